@@ -1,0 +1,92 @@
+"""Every error that Seesaw raises on purpose, in one tree.
+
+::
+
+    SeesawError                    what is wrong, where, what would be right; never shown with a traceback
+    ├── InputError                 exit 2   the user's words: command line, config, dataset, answers table
+    │   ├── ConfigError                     a config key, its type or its value
+    │   ├── DatasetError                    a dataset YAML that contradicts itself (names the line)
+    │   ├── AnswersError                    an answers table that cannot be read as one
+    │   └── RunDirectoryError               a run directory that belongs to another experiment or driver
+    ├── EnvironmentFault           exit 4   the machine cannot do it: no such GPU, weights, package, space
+    ├── Interrupted                exit 3   stopped on request; the same command resumes
+    ├── StoreError                          a shard that is unreadable, cut short or altered
+    └── BatchFailed                         one batch that failed for good; the sweep goes on without it
+
+This module sits in the lowest room because every room raises from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "AnswersError",
+    "BatchFailed",
+    "ConfigError",
+    "DatasetError",
+    "EnvironmentFault",
+    "InputError",
+    "Interrupted",
+    "RunDirectoryError",
+    "SeesawError",
+    "StoreError",
+    "nearest",
+]
+
+
+class SeesawError(Exception):
+    """Base of all deliberate errors; `exit_code` is what the command ends with."""
+
+    exit_code = 1
+
+
+class InputError(SeesawError):
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    pass
+
+
+class DatasetError(InputError):
+    pass
+
+
+class AnswersError(InputError):
+    pass
+
+
+class RunDirectoryError(InputError):
+    pass
+
+
+class EnvironmentFault(SeesawError):
+    exit_code = 4
+
+
+class Interrupted(SeesawError):
+    exit_code = 3
+
+
+class StoreError(SeesawError):
+    pass
+
+
+class BatchFailed(SeesawError):
+    """A batch that used up its attempts. `stage` is `generate` or `ask`, `error` the kind of the last failure."""
+
+    def __init__(self, message: str, *, stage: str, error: str, attempts: int) -> None:
+        super().__init__(message)
+        self.stage, self.error, self.attempts = stage, error, attempts
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"` for the closest known name, else the known names; the tail of an error message."""
+    names = sorted({str(k) for k in known})
+    lowered = {n.lower(): n for n in reversed(names)}
+    close = difflib.get_close_matches(str(name).lower(), list(lowered), n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean '{lowered[close[0]]}'?"
+    return f"; known: {', '.join(names)}" if names else ""

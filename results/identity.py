@@ -1,0 +1,57 @@
+"""Identity: versioned hashes over all that changes a pixel or an answer, and over nothing else.
+
+An image is (model identity, prompt text, adapter, seed); a batch is that with a run of seeds; an answer is (image, VLM
+identity, question, choices). Never worker, rank, time, machine count, concurrency or retry. Golden tests freeze these
+functions: a change that alters a hash is a new `VERSION`, for it makes every stored image unknown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["VERSION", "batch_key", "digest", "image_key", "image_seed", "questionnaire_key"]
+
+VERSION = 1
+_SEED_BITS = 53  # seeds stay exact in JSON, JavaScript and float64
+
+
+def digest(kind: str, fields: Mapping[str, Any]) -> str:
+    """32 hex digits of SHA-256 over canonical JSON; numbers that are equal hash alike (1.0 as 1)."""
+    text = json.dumps([VERSION, kind, _canonical(fields)], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _canonical(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_canonical(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise TypeError(f"{type(value).__name__} has no identity: {value!r}")
+
+
+def image_seed(root: int, index: int) -> int:
+    """Seed of the image numbered `index`; counterfactuals share it, so they share their initial noise."""
+    return int.from_bytes(hashlib.sha256(f"seesaw/seed/{root}/{index}".encode()).digest()[:8], "big") >> (64 - _SEED_BITS)
+
+
+def image_key(model: str, prompt: str, adapter: str, seed: int) -> str:
+    """Identity of one image; `model` is the model's own digest."""
+    return digest("image", {"model": model, "prompt": prompt, "adapter": adapter, "seed": seed})
+
+
+def batch_key(model: str, prompt: str, adapter: str, seeds: Sequence[int]) -> str:
+    """Identity of a fixed run of seeds of one cell: the name of its shard."""
+    return digest("batch", {"model": model, "prompt": prompt, "adapter": adapter, "seeds": list(seeds)})
+
+
+def questionnaire_key(vlm: str, questions: Sequence[tuple[str, Sequence[str]]], person: bool) -> str:
+    """Identity of all that one VLM is asked about an image; `person` says that the first question filters the rest."""
+    asked = [{"text": text, "choices": list(choices)} for text, choices in questions]
+    return digest("questionnaire", {"vlm": vlm, "questions": asked, "person": person})

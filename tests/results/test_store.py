@@ -1,0 +1,150 @@
+"""The store: whole or absent, whatever is killed, and no altered byte goes unseen."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import pyarrow as pa
+import pytest
+
+from results.errors import EnvironmentFault, StoreError
+from results.store import IMAGES, Store, shard_folder
+
+FOLDER = shard_folder("images", "a model", "0" * 32)
+
+
+def shard(number: int) -> str:
+    return f"{FOLDER}/{number:032x}.parquet"
+
+
+def images(number: int, size: int = 200) -> pa.Table:
+    noise = random.Random(number)
+    rows = [
+        {
+            "image_key": f"{number:016x}{i:016x}",
+            "image": {"bytes": noise.randbytes(size), "path": f"{i}.png"},
+            "model": "a model",
+            "prompt": "A photo of a nurse",
+            "adapter": "",
+            "seed": i,
+        }
+        for i in range(8)
+    ]
+    return pa.Table.from_pylist(rows, schema=IMAGES)
+
+
+def test_what_was_committed_is_what_is_read(tmp_path):
+    store = Store(tmp_path)
+    assert store.commit(shard(1), images(1))
+    assert store.read(shard(1)).to_pylist() == images(1).to_pylist()
+    assert store.list(FOLDER) == {shard(1)}
+
+
+def test_the_first_commit_stays_and_the_second_is_told(tmp_path):
+    store = Store(tmp_path)
+    assert store.commit(shard(1), images(1))
+    assert not store.commit(shard(1), images(2))
+    assert store.read(shard(1)).to_pylist() == images(1).to_pylist()
+
+
+def test_the_same_rows_are_the_same_bytes(tmp_path):
+    one, two = Store(tmp_path / "one"), Store(tmp_path / "two")
+    for store in (one, two):
+        store.commit(shard(1), images(1))
+    assert (tmp_path / "one" / shard(1)).read_bytes() == (tmp_path / "two" / shard(1)).read_bytes()
+
+
+def test_every_flipped_byte_is_found(tmp_path):
+    store = Store(tmp_path)
+    store.commit(shard(1), images(1, size=20))
+    path = tmp_path / shard(1)
+    sound = path.read_bytes()
+    for position in range(len(sound)):
+        altered = bytearray(sound)
+        altered[position] ^= 1 << position % 8
+        path.write_bytes(altered)
+        with pytest.raises(StoreError):
+            store.read(shard(1))
+
+
+def test_verify_names_what_is_damaged_temporary_and_foreign_and_passes_what_is_sound(tmp_path):
+    store = Store(tmp_path)
+    for number in range(4):
+        store.commit(shard(number), images(number))
+    folder = tmp_path / FOLDER
+    flipped = bytearray((tmp_path / shard(0)).read_bytes())
+    flipped[100] ^= 1
+    (tmp_path / shard(0)).write_bytes(flipped)
+    os.truncate(tmp_path / shard(1), 900)
+    (folder / f".{2:032x}.parquet.123.abcd1234.tmp").write_bytes(b"half")
+    (folder / "notes.txt").write_text("mine")
+    (tmp_path / "elsewhere").mkdir()
+    found = {name: problem.kind if problem else "sound" for name, problem in store.verify()}
+    assert found == {
+        shard(0): "damaged",
+        shard(1): "damaged",
+        shard(2): "sound",
+        shard(3): "sound",
+        f"{FOLDER}/.{2:032x}.parquet.123.abcd1234.tmp": "temporary",
+        f"{FOLDER}/notes.txt": "foreign",
+        "elsewhere": "foreign",
+    }
+
+
+def test_a_shard_cut_short_is_not_listed_and_can_be_made_again(tmp_path):
+    store = Store(tmp_path)
+    store.commit(shard(1), images(1))
+    os.truncate(tmp_path / shard(1), 500)
+    assert store.list(FOLDER) == set()
+    assert [p.kind for p in store.problems(FOLDER)] == ["damaged"]
+    kept = store.quarantine(shard(1))
+    assert (tmp_path / kept).stat().st_size == 500
+    assert store.commit(shard(1), images(1))
+    assert store.read(shard(1)).num_rows == 8
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "", "...", "ÄÖ é", "x" * 300])
+def test_a_name_from_data_never_becomes_a_path(name):
+    folder = shard_folder("images", name, "f" * 32)
+    kind, _, rest = folder.partition("/")
+    assert kind == "images"
+    assert "/" not in rest
+    assert not rest.startswith(".")
+    assert rest.endswith("-ffffffffffffffff")
+    assert len(rest) < 100
+
+
+def _commit_forever(root: str, first: int) -> None:
+    store = Store(root)
+    for number in range(first, first + 10**6):
+        store.commit(shard(number), images(number))
+
+
+def test_a_writer_killed_at_any_moment_leaves_whole_shards_only(tmp_path):
+    """SIGKILL, 12 times at random moments: every listed shard reads back as it was meant."""
+    moments = random.Random(3)
+    context = multiprocessing.get_context("spawn")
+    for attempt in range(12):
+        writer = context.Process(target=_commit_forever, args=(str(tmp_path), 1000 * attempt))
+        writer.start()
+        folder = tmp_path / FOLDER
+        while not folder.is_dir() or not any(f"{1000 * attempt:032x}" in name for name in os.listdir(folder)):
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0, 0.05))
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
+    store = Store(tmp_path)
+    names = store.list(FOLDER)
+    assert len(names) >= 12
+    for name in names:
+        assert store.read(name).to_pylist() == images(int(name[-40:-8], 16)).to_pylist()
+
+
+def test_a_store_that_cannot_be_written_or_opened_says_so_before_work_starts(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(EnvironmentFault, match="cannot be written"):
+        Store(tmp_path / "file" / "store").probe()
+    with pytest.raises(EnvironmentFault, match="cannot be opened"):
+        Store("nosuchscheme://bucket/x")
