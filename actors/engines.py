@@ -1,0 +1,88 @@
+"""What an engine is, and where the named ones live.
+
+An engine turns prompts into images (TTI) or images and questions into answers (VQA). It knows nothing of Ray, of the
+store or of the experiment; the actors around it know nothing of diffusers, vLLM or pictograms. A config names one of
+`TTI_ENGINES` or `VQA_ENGINES`, or any `package.module:Class` that can be imported where the actor runs.
+
+An engine class is made as `Engine(settings)` in the actor's own process. `settings` is the YAML's mapping of the same
+name, and all of it is part of the identity of what the engine makes. What an engine adds to identity by itself
+(weights' content, a renderer's version) its class says in the classmethod `identity(settings)`, if it has one; it must
+be cheap and needs no accelerator.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from results.errors import ConfigError, nearest
+
+__all__ = ["TTI_ENGINES", "VQA_ENGINES", "Reply", "TTIEngine", "VQAEngine", "VQAQuestion", "engine_class"]
+
+TTI_ENGINES: Mapping[str, str] = {
+    "pictogram-draw": "actors.pictogram.engine:PictogramDraw",
+    "simulated": "actors.simulated:SimulatedTTI",
+}
+VQA_ENGINES: Mapping[str, str] = {
+    "vllm": "actors.vllm_engine:VLLMEngine",
+    "transformers": "actors.transformers_engine:TransformersEngine",
+    "simulated": "actors.simulated:SimulatedVQA",
+}
+
+
+@dataclass(frozen=True)
+class VQAQuestion:
+    """A question to an image and the answers that it allows."""
+
+    text: str
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer, always one of the choices.
+
+    `probabilities` over the choices in their order, summing to 1; `mass` is the probability that the VLM itself put on
+    the choices together before they were normalised (near 0: it would rather have said something else).
+    """
+
+    answer: str
+    probabilities: tuple[float, ...]
+    mass: float
+
+
+class TTIEngine(Protocol):
+    def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes]:
+        """One encoded image (PNG) a seed, in order. Image j depends on prompt, adapter and seeds[j] alone."""
+        ...
+
+
+class VQAEngine(Protocol):
+    def check(self, questions: Sequence[VQAQuestion]) -> None:
+        """Raise EnvironmentFault if a choice of these questions could never be answered by this engine."""
+        ...
+
+    def ask(self, requests: Sequence[tuple[bytes, Sequence[VQAQuestion]]]) -> list[list[Reply]]:
+        """Ask every image (encoded bytes) its questions; replies in the same order. Deterministic for one call."""
+        ...
+
+
+def engine_class(name: str, known: Mapping[str, str]) -> type[Any]:
+    """The class behind an engine's name; ConfigError (exit 2) for a name that is none."""
+    path = known.get(name, name)
+    module, _, attribute = path.partition(":")
+    if not attribute:
+        raise ConfigError(f"engine '{name}' is unknown{nearest(name, known)}; or give 'package.module:Class'")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name and module.split(".")[0] == error.name.split(".")[0]:
+            raise ConfigError(f"engine '{name}': no module '{error.name}' can be imported") from error
+        raise
+    except AttributeError as error:
+        raise ConfigError(f"engine '{name}': module '{module}' has no '{attribute}'") from error
+    if not isinstance(found, type):
+        raise ConfigError(f"engine '{name}': '{path}' is not a class")
+    return found

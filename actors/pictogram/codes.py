@@ -1,0 +1,97 @@
+"""The pictogram vocabulary: axes, their attributes, and the words of a prompt that state them.
+
+The eight axes carry the names of the paper's occupation set, so that its prompts and questions work unchanged, but what
+is drawn for them are *codes* (a tile's pattern, a head's outline, a fill colour), never depictions of people.
+`actors.pictogram.draw` says which code stands for which attribute.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+
+__all__ = ["AXES", "OCCUPATIONS", "SHAPE", "read_prompt"]
+
+AXES: Mapping[str, tuple[str, ...]] = {
+    "gender": ("male", "female"),
+    "age": ("young", "middle", "old"),
+    "ethnicity": ("white", "black", "asian", "south asian", "middle eastern", "hispanic"),
+    "bodytype": ("fat", "slim", "muscular"),
+    "environment": ("indoor", "outdoor"),
+    "clothing": ("formal", "informal"),
+    "emotion": ("happy", "sad", "serious", "tired"),
+    "disability": ("fit", "blind", "hearing aid", "wheelchair"),
+}
+SHAPE = tuple(len(values) for values in AXES.values())  #: 2 x 3 x 6 x 3 x 2 x 2 x 4 x 4 = 6,912 states
+
+OCCUPATIONS = (
+    "computer programmer", "elementary school teacher", "librarian", "announcer", "pharmacist", "chef", "chemist",
+    "police", "accountant", "architect", "lawyer", "philosopher", "scientist", "doctor", "nurse", "engineer",
+    "musician", "journalist", "athlete", "social worker", "sales person", "politician", "farmer", "mechanic",
+    "firefighter", "gardener",
+)  # fmt: skip
+
+# The words that state an attribute before and after the subject; the longest match wins.
+_WORDS: Mapping[str, tuple[str, str]] = {
+    "male": ("gender", "male"),
+    "female": ("gender", "female"),
+    "young": ("age", "young"),
+    "middle-aged": ("age", "middle"),
+    "old": ("age", "old"),
+    "white": ("ethnicity", "white"),
+    "african american": ("ethnicity", "black"),
+    "black": ("ethnicity", "black"),
+    "asian": ("ethnicity", "asian"),
+    "south asian": ("ethnicity", "south asian"),
+    "middle eastern": ("ethnicity", "middle eastern"),
+    "hispanic": ("ethnicity", "hispanic"),
+    "obese": ("bodytype", "fat"),
+    "slim": ("bodytype", "slim"),
+    "muscular": ("bodytype", "muscular"),
+    "working indoors": ("environment", "indoor"),
+    "working outdoors": ("environment", "outdoor"),
+    "in formal attire": ("clothing", "formal"),
+    "in informal attire": ("clothing", "informal"),
+    "dressed formally": ("clothing", "formal"),
+    "dressed informally": ("clothing", "informal"),
+    "happy": ("emotion", "happy"),
+    "who is happy": ("emotion", "happy"),
+    "sad": ("emotion", "sad"),
+    "who is sad": ("emotion", "sad"),
+    "serious": ("emotion", "serious"),
+    "who is serious": ("emotion", "serious"),
+    "tired": ("emotion", "tired"),
+    "who is tired": ("emotion", "tired"),
+    "who is fit": ("disability", "fit"),
+    "blind": ("disability", "blind"),
+    "with a hearing aid": ("disability", "hearing aid"),
+    "on a wheelchair": ("disability", "wheelchair"),
+}
+
+
+@cache
+def _pattern(phrases: tuple[str, ...]) -> re.Pattern[str]:
+    longest_first = sorted(phrases, key=len, reverse=True)
+    return re.compile(r"(?<![\w-])(" + "|".join(map(re.escape, longest_first)) + r")(?![\w-])", re.IGNORECASE)
+
+
+def read_prompt(text: str) -> tuple[str, dict[str, str]]:
+    """The subject of a prompt and the attributes that it states, axis -> attribute.
+
+    A subject that is none of the 26 occupations is whatever the words leave over. Where an axis is stated twice, the
+    last words count.
+    """
+    stated: dict[str, str] = {}
+
+    def take(match: re.Match[str]) -> str:
+        axis, attribute = _WORDS[match[1].lower()]
+        stated[axis] = attribute
+        return " "
+
+    rest = _pattern(tuple(_WORDS)).sub(take, text)
+    known = _pattern(OCCUPATIONS).search(rest)
+    if known:
+        return known[1].lower(), stated
+    rest = re.sub(r"^\s*a photo of\s+(an?\s+|the\s+)?", "", rest, flags=re.IGNORECASE)
+    return " ".join(rest.split()).lower(), stated

@@ -1,0 +1,139 @@
+"""Worlds: joint distributions over pictograms that are known exactly, so that every measurement has a truth.
+
+In a world, an occupation's figures follow
+
+    p(x | occupation)  ~  exp( sum_a unary[occupation, a, x_a]  +  sum_{a<b} pairwise[a, b, x_a, x_b] )
+
+over the 6,912 states x of eight axes. A prompt that states attributes is heeded as real models heed it: axis by axis,
+with that axis' *compliance*, else that statement is ignored. So with H the set of heeded axes,
+
+    p(x | occupation, stated)  =  sum_H  prod_{a in H} c_a  prod_{a not in H} (1 - c_a)  p(x | occupation, x_H = stated_H)
+
+and marginals, w, the IS matrix and tau follow with no sampling. All parameters come from SHA-256 of their names, not
+from a random generator's stream, so that a world is the same under every version of every library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.pictogram.codes import AXES, SHAPE, read_prompt
+
+__all__ = ["WORLDS", "World", "uniform"]
+
+_AXIS = tuple(AXES)
+_STANDARD = NormalDist()
+
+Array = NDArray[np.float64]
+
+
+def uniform(*names: object) -> float:
+    """A number in (0, 1) that depends on the names alone."""
+    digest = hashlib.sha256("\x1f".join(map(str, names)).encode()).digest()
+    return (int.from_bytes(digest[:8], "big") + 0.5) / 2**64
+
+
+def _normal(*names: object) -> float:
+    return _STANDARD.inv_cdf(uniform(*names))
+
+
+@dataclass(frozen=True)
+class World:
+    """One pictogram "model": how biased (`bias`), how coupled (`coupling`), and how often a figure is missing."""
+
+    name: str
+    bias: float = 1.8
+    coupling: float = 1.0
+    absent: float = 0.02  #: probability of an image without a figure, whatever the prompt says
+
+    @cached_property
+    def compliance(self) -> dict[str, float]:
+        """Probability, by axis, that a stated attribute is heeded: between 0.3 and 1, and low for many."""
+        return {axis: 0.3 + 0.7 * uniform(self.name, "compliance", axis) ** 1.5 for axis in _AXIS}
+
+    @cached_property
+    def _pairwise(self) -> Array:
+        logits = np.zeros(SHAPE)
+        for a, b in itertools.combinations(range(len(_AXIS)), 2):
+            table = np.array(
+                [[_normal(self.name, "pair", _AXIS[a], i, _AXIS[b], j) for j in range(SHAPE[b])] for i in range(SHAPE[a])]
+            )
+            logits = logits + self.coupling * table.reshape(
+                [n if axis in (a, b) else 1 for axis, n in enumerate(SHAPE)]
+            )
+        return logits
+
+    @lru_cache(maxsize=256)  # noqa: B019 - worlds are few and live as long as the process
+    def joint(self, subject: str) -> Array:
+        """p(x | subject), shape (2, 3, 6, 3, 2, 2, 4, 4), summing to 1."""
+        logits = self._pairwise
+        for a, axis in enumerate(_AXIS):
+            unary = np.array([_normal(self.name, "unary", subject, axis, i) for i in range(SHAPE[a])])
+            logits = logits + self.bias * unary.reshape([n if i == a else 1 for i, n in enumerate(SHAPE)])
+        p = np.exp(logits - logits.max())
+        return p / p.sum()
+
+    def conditional(self, subject: str, stated: Mapping[str, str]) -> Array:
+        """p(x | subject, stated) with imperfect compliance; the shape of `joint`."""
+        p = np.zeros(SHAPE)
+        for heeded in itertools.product((True, False), repeat=len(stated)):
+            weight = 1.0
+            for axis, yes in zip(stated, heeded, strict=True):
+                weight *= self.compliance[axis] if yes else 1 - self.compliance[axis]
+            p += weight * self._fixed(subject, {a: v for (a, v), yes in zip(stated.items(), heeded, strict=True) if yes})
+        return p
+
+    def _fixed(self, subject: str, heeded: Mapping[str, str]) -> Array:
+        where = tuple(AXES[a].index(heeded[a]) if a in heeded else slice(None) for a in _AXIS)
+        p = np.zeros(SHAPE)
+        p[where] = self.joint(subject)[where]
+        return p / p.sum()
+
+    @lru_cache(maxsize=4096)  # noqa: B019
+    def _shares(self, text: str) -> dict[str, Array]:
+        p = self.conditional(*read_prompt(text))
+        every = range(len(_AXIS))
+        return {axis: p.sum(axis=tuple(i for i in every if i != a)) for a, axis in enumerate(_AXIS)}
+
+    def shares(self, text: str) -> Mapping[str, Array]:
+        """Exact shares of every axis' attributes, (k,), among the figures that this prompt draws."""
+        return self._shares(text)
+
+    def sample(self, text: str, seed: int) -> dict[str, str] | None:
+        """The figure that this world draws for a prompt and seed; None for an image without one.
+
+        Draws for different prompts are independent, so exact shares give the null distribution of any statistic.
+        """
+        if uniform(self.name, "absent", text, seed) < self.absent:
+            return None
+        subject, stated = read_prompt(text)
+        heeded = {a: v for a, v in stated.items() if uniform(self.name, "heed", a, text, seed) < self.compliance[a]}
+        cumulative = self._cumulative(subject, tuple(heeded.items()))
+        state = int(np.searchsorted(cumulative, uniform(self.name, "state", text, seed) * cumulative[-1], side="right"))
+        position = np.unravel_index(min(state, cumulative.size - 1), SHAPE)
+        return {axis: AXES[axis][i] for axis, i in zip(_AXIS, position, strict=True)}
+
+    @lru_cache(maxsize=512)  # noqa: B019
+    def _cumulative(self, subject: str, heeded: tuple[tuple[str, str], ...]) -> Array:
+        return np.cumsum(self._fixed(subject, dict(heeded)).ravel())
+
+
+#: The worlds that are shipped, each a "model" of its own.
+WORLDS: Mapping[str, World] = {
+    world.name: world
+    for world in (
+        World("alder", bias=1.8, coupling=1.2),
+        World("birch", bias=2.0, coupling=0.8),
+        World("cedar", bias=1.6, coupling=1.2),
+        World("dogwood", bias=2.2, coupling=1.0),
+        World("elm", bias=1.5, coupling=1.0, absent=0.05),
+    )
+}

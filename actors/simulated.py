@@ -1,0 +1,59 @@
+"""Engines without a model: they take the time they are told to, and say what depends on the question alone.
+
+For sizing a cluster, for benchmarks of everything around the models, and for trying a config's plumbing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from actors.engines import Reply, VQAQuestion
+from results.errors import ConfigError, nearest
+
+__all__ = ["SimulatedTTI", "SimulatedVQA"]
+
+
+class SimulatedTTI:
+    """Settings: `seconds` an image (0), `bytes` of an image (64). What it makes is no picture."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._seconds, self._bytes = _settings(settings, seconds=0.0, bytes=64)
+
+    def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes]:
+        if self._seconds:
+            time.sleep(self._seconds * len(seeds))
+        images = (hashlib.sha256(f"{prompt}/{adapter}/{seed}".encode()).digest() for seed in seeds)
+        return [(image * (int(self._bytes) // 32 + 1))[: int(self._bytes)] for image in images]
+
+
+class SimulatedVQA:
+    """Settings: `seconds` a question (0). Answers by a hash of the image and the question."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        (self._seconds,) = _settings(settings, seconds=0.0)
+
+    def check(self, questions: Sequence[VQAQuestion]) -> None:
+        """Any question will do."""
+
+    def ask(self, requests: Sequence[tuple[bytes, Sequence[VQAQuestion]]]) -> list[list[Reply]]:
+        if self._seconds:
+            time.sleep(self._seconds * sum(len(questions) for _, questions in requests))
+        return [[_reply(image, question) for question in questions] for image, questions in requests]
+
+
+def _reply(image: bytes, question: VQAQuestion) -> Reply:
+    number = hashlib.sha256(image + question.text.encode()).digest()[0]
+    k = len(question.choices)
+    # a person in nearly every image, so that what follows the person question is exercised too
+    pick = (0 if number < 250 else 1) if question.text.startswith("Is there a person") else number % k
+    return Reply(question.choices[pick], tuple(0.9 if i == pick else 0.1 / (k - 1) for i in range(k)), 1.0)
+
+
+def _settings(settings: Mapping[str, Any], **defaults: float) -> list[float]:
+    for key in settings:
+        if key not in defaults:
+            raise ConfigError(f"a simulated engine has no setting '{key}'{nearest(key, defaults)}")
+    return [settings.get(key, default) for key, default in defaults.items()]
