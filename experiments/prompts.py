@@ -1,0 +1,108 @@
+"""Prompts: the words that a model is asked with, and where in the experiment they belong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from experiments.dataset_model import Axis, Counterfactual, Dataset
+from results.errors import ConfigError
+
+__all__ = ["Prompt", "compose", "counterfactual_prompts", "initial_prompt", "prompts_of"]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a TTI model is asked for.
+
+    `text` is sent to the model as it is. `adapter` references, by content hash, what a mitigator changed in the model
+    itself (a learned token, a LoRA); it is part of an image's identity. The rest places the prompt in the experiment
+    and changes no pixel: `subject`, and the intervention `source_axis`/`source_value` ("" for the initial prompt).
+    """
+
+    text: str
+    subject: str = ""
+    source_axis: str = ""
+    source_value: str = ""
+    adapter: str = ""
+
+
+def initial_prompt(dataset: Dataset, subject: str) -> Prompt:
+    """The prompt that states nothing but the subject."""
+    return Prompt(compose(dataset, subject, {}), subject)
+
+
+def counterfactual_prompts(dataset: Dataset, subject: str, axis: Axis | str) -> tuple[Prompt, ...]:
+    """The k prompts that intervene on `axis`, in the order of its attributes. Raises ConfigError: unknown axis."""
+    axis = dataset.axis(axis) if isinstance(axis, str) else axis
+    return tuple(
+        Prompt(compose(dataset, subject, {axis.name: attribute}), subject, axis.name, attribute)
+        for attribute in axis.attributes
+    )
+
+
+def prompts_of(dataset: Dataset, subject: str) -> tuple[Prompt, ...]:
+    """Every prompt about `subject`: the initial one, then each axis' counterfactuals (1 + 26 of the paper's set)."""
+    return (
+        initial_prompt(dataset, subject),
+        *(prompt for axis in dataset.axes for prompt in counterfactual_prompts(dataset, subject, axis)),
+    )
+
+
+def compose(dataset: Dataset, subject: str, stated: Mapping[str, str]) -> str:
+    """The text that states the attributes `stated` by axis, the same whatever the mapping's order (DESIGN section 5).
+
+    Nothing or one axis stated, and `verbatim`: the dataset's template to the letter. Otherwise the initial template
+    with its subject in the midst of adjectives and phrases, and a/an by the sound of what follows. Earlier axes of
+    the dataset stand closer to the subject on either side ("old male nurse working indoors dressed formally").
+
+    Raises ConfigError for an unknown axis or attribute, and for one that has no words to be combined with others.
+    """
+    for name in stated:
+        dataset.axis(name)
+    chosen = [axis.counterfactual(stated[axis.name]) for axis in dataset.axes if axis.name in stated]
+    if not chosen and dataset.verbatim:
+        return dataset.template.format(subject=subject)
+    if len(chosen) == 1 and chosen[0].template and (dataset.verbatim or not _has_words(chosen[0])):
+        return chosen[0].template.format(subject=subject)
+    for counterfactual in chosen:
+        if not _has_words(counterfactual):
+            raise ConfigError(
+                f"dataset '{dataset.name}': '{counterfactual.attribute}' has neither `adjective` nor `phrase`, "
+                "so it cannot be stated together with others"
+            )
+    return _placed(dataset.template, _described(subject, chosen))
+
+
+def _has_words(counterfactual: Counterfactual) -> bool:
+    return bool(counterfactual.adjective or counterfactual.phrase)
+
+
+def _described(subject: str, chosen: list[Counterfactual]) -> str:
+    """`<adjectives> <subject> <phrases>`; phrases in "who" share it: "who is happy and is fit"."""
+    adjectives = [c.adjective for c in reversed(chosen) if c.adjective]
+    phrases: list[str] = []
+    for counterfactual in chosen:
+        phrase = counterfactual.phrase
+        if len(chosen) > 1 and counterfactual.composed:
+            phrase = counterfactual.composed
+        if phrase.startswith("who ") and phrases and phrases[-1].startswith("who "):
+            phrases[-1] += f" and {phrase.removeprefix('who ')}"
+        elif phrase:
+            phrases.append(phrase)
+    return " ".join([*adjectives, subject, *phrases])
+
+
+def _placed(template: str, words: str) -> str:
+    """`words` in the place of {subject}, an article right before it following their sound."""
+    n = "n" if _starts_with_vowel(words) else ""
+    return re.sub(r"\b([Aa])n?(\s+)(?=\{subject\})", rf"\g<1>{n}\g<2>", template).format(subject=words)
+
+
+def _starts_with_vowel(words: str) -> bool:
+    """Whether the first sound is a vowel, as far as spelling tells: an hour, a university, a one-man band, an 8."""
+    start = words.lower()
+    if re.match(r"hour|honest|hono|heir|8|11\b|18\b", start):
+        return True
+    return start[:1] in "aeiou" and not re.match(r"uni(?![nm])|us[aeiu]|ut[eio]|eu|ewe|one\b|once\b", start)

@@ -1,0 +1,129 @@
+"""The arithmetic of intersectional sensitivity (DESIGN section 5; the paper's section on Computing IS).
+
+Pure functions on arrays, a function an equation. k is the number of attributes of an axis, m of counterfactuals, n of
+axes; leading axes "..." are carried along. Shares and distances have no unit. NaN in is NaN out, never less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from results.errors import ConfigError
+
+__all__ = [
+    "METRICS",
+    "Metric",
+    "check_target",
+    "gamma",
+    "intersectional_sensitivity",
+    "normaliser",
+    "pool",
+    "tau",
+    "uniform",
+    "w1",
+    "w_bar",
+]
+
+Metric = Literal["nominal", "ordinal", "values"]
+METRICS: tuple[Metric, ...] = get_args(Metric)
+
+Floats = NDArray[np.float64]
+_TOLERANCE = 1e-6  #: how far from one a target's sum may be: shares that a person rounded to six decimals
+
+
+def uniform(k: int) -> Floats:
+    """The paper's ideal distribution D*: k equal shares, (k,)."""
+    return np.full(k, 1 / k)
+
+
+def w1(p: ArrayLike, d: ArrayLike, metric: Metric = "nominal") -> Floats:
+    """Wasserstein-1 distance W1(p, d) of shares p (..., k) from the target d (k,) -> (...) (the paper's eq. for w).
+
+    `nominal`: ground distance 0/1. `ordinal`: attributes at positions 0..k-1, distance |i - j|.
+    `values`: the k shares taken as samples of a number, as older code did; blind to which attribute has which share.
+    """
+    p, d = np.asarray(p, np.float64), np.asarray(d, np.float64)
+    match metric:
+        case "nominal":
+            distance = np.abs(p - d).sum(-1) / 2
+        case "ordinal":
+            distance = np.abs(np.cumsum(p - d, axis=-1)[..., :-1]).sum(-1)
+        case "values":
+            distance = np.abs(np.sort(p, axis=-1) - np.sort(d, axis=-1)).mean(-1)
+        case _:
+            raise ValueError(f"unknown metric {metric!r}; known: {', '.join(METRICS)}")
+    return np.asarray(distance, np.float64)
+
+
+def normaliser(k: int, metric: Metric = "nominal") -> float:
+    """What W1 is divided by: the farthest that k shares can be from uniform. It depends on k alone (k >= 2)."""
+    if k < 2:
+        raise ValueError(f"an axis has two attributes or more, not {k}")
+    match metric:
+        case "nominal":
+            return (k - 1) / k
+        case "ordinal":
+            return (k - 1) / 2
+        case "values":
+            return 2 * (k - 1) / k**2
+        case _:
+            raise ValueError(f"unknown metric {metric!r}; known: {', '.join(METRICS)}")
+
+
+def w_bar(p: ArrayLike, d: ArrayLike, metric: Metric = "nominal") -> Floats:
+    """Normalised distance w-bar of p (..., k) from d (k,) -> (...).
+
+    In [0, 1] for a uniform target; a skewed one can take it past 1, and it is not clipped.
+    """
+    return w1(p, d, metric) / normaliser(np.shape(d)[-1], metric)
+
+
+def pool(shares: ArrayLike, weights: ArrayLike | None = None) -> Floats:
+    """The distribution that intervening on x simulates: shares (..., m, k) of its m counterfactuals -> (..., k).
+
+    Every counterfactual weighs the same, or as `weights` (m,) says (the target of x), however many images it has.
+    All NaN where any counterfactual is NaN, even one of weight zero.
+    """
+    shares = np.asarray(shares, np.float64)
+    weights = uniform(shares.shape[-2]) if weights is None else np.asarray(weights, np.float64)
+    pooled = (weights[:, None] * shares).sum(-2)
+    undefined = np.isnan(shares).any((-2, -1))
+    return np.asarray(np.where(undefined[..., None], np.nan, pooled), np.float64)
+
+
+def intersectional_sensitivity(w_init: ArrayLike, w_after: ArrayLike) -> Floats:
+    """IS[x, y] = w-bar(y, initial) - w-bar(y, intervening on x); positive where mitigating x improves y."""
+    return np.asarray(w_init, np.float64) - np.asarray(w_after, np.float64)
+
+
+def tau(w: ArrayLike, priority: ArrayLike) -> Floats:
+    """InterMit's overall bias <w, priority> of the n chosen axes: w (..., n), priority (n,) -> (...)."""
+    return np.asarray((np.asarray(w, np.float64) * np.asarray(priority, np.float64)).sum(-1), np.float64)
+
+
+def gamma(s: ArrayLike, priority: ArrayLike) -> Floats:
+    """InterMit's gain of mitigating each axis: gamma_i = <S'_i, priority>.
+
+    S' (..., n) holds the rows of S that were not mitigated yet, over the n chosen axes; priority (n,) -> (...).
+    """
+    return tau(s, priority)
+
+
+def check_target(target: ArrayLike, attributes: Sequence[str], axis: str) -> Floats:
+    """`target` as (k,) shares that sum to one. Raises ConfigError unless it is a distribution over `attributes`."""
+    shares = np.asarray(target, np.float64)
+    if shares.shape != (len(attributes),):
+        raise ConfigError(
+            f"the target of axis '{axis}' has {shares.size} shares for its {len(attributes)} attributes "
+            f"({', '.join(attributes)})"
+        )
+    for attribute, share in zip(attributes, shares, strict=True):
+        if not 0 <= share <= 1:
+            raise ConfigError(f"the target of axis '{axis}' gives '{attribute}' {share:g}; a share is between 0 and 1")
+    if abs(shares.sum() - 1) > _TOLERANCE:
+        raise ConfigError(f"the target of axis '{axis}' sums to {shares.sum():g}; shares sum to 1")
+    return np.asarray(shares / shares.sum(), np.float64)

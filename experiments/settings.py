@@ -1,0 +1,116 @@
+"""How answers become numbers: metric, target and intervention of every axis, validated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.dataset_model import Axis, Dataset
+from experiments.sensitivity import METRICS, Metric, check_target, uniform
+from results.errors import ConfigError, nearest
+
+__all__ = ["Intervention", "Settings", "make_settings"]
+
+Intervention = Literal["uniform", "target"]
+_INTERVENTIONS: tuple[Intervention, ...] = get_args(Intervention)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arithmetic of one analysis: for every axis its metric and its target, (k,) shares in attribute order.
+
+    `intervention` says how the counterfactuals of an axis are pooled: all the same, or as that axis' target says.
+    """
+
+    dataset: Dataset
+    metric: Mapping[str, Metric]
+    targets: Mapping[str, NDArray[np.float64]]
+    intervention: Intervention = "uniform"
+
+    def weights(self, axis: Axis) -> NDArray[np.float64]:
+        """What each counterfactual of `axis` weighs in the pooled intervention, (k,)."""
+        return self.targets[axis.name] if self.intervention == "target" else uniform(len(axis.attributes))
+
+    def about(self) -> dict[str, object]:
+        """The settings as plain data, for the metadata of the tables that they made."""
+        return {
+            "dataset": self.dataset.name,
+            "metric": dict(self.metric),
+            "targets": {
+                axis.name: dict(zip(axis.attributes, self.targets[axis.name].tolist(), strict=True))
+                for axis in self.dataset.axes
+            },
+            "intervention": self.intervention,
+        }
+
+
+def make_settings(
+    dataset: Dataset,
+    metric: str | Mapping[str, str] = "nominal",
+    targets: str | Mapping[str, object] | None = None,
+    intervention: str = "uniform",
+) -> Settings:
+    """Settings from a user's values. Raises ConfigError.
+
+    `metric` is one for all axes, or by axis ("nominal" for the others). `targets` is "uniform" (or None) for all axes,
+    or by axis "uniform", a list of shares in attribute order, or shares by attribute.
+    """
+    names = [axis.name for axis in dataset.axes]
+    by_axis = dict.fromkeys(names, metric) if isinstance(metric, str) else metric
+    given = {} if targets is None or targets == "uniform" else targets
+    if isinstance(given, str):
+        raise ConfigError(f"targets is '{given}'; it is 'uniform', or a mapping of axes to shares")
+    for key, mapping in (("metric", by_axis), ("targets", given)):
+        if not isinstance(mapping, Mapping):
+            raise ConfigError(f"{key} is {mapping!r}; it is one word for all axes, or a mapping of axes")
+        for name in mapping:
+            if name not in names:
+                raise ConfigError(f"{key} names no axis of dataset '{dataset.name}': '{name}'{nearest(name, names)}")
+    return Settings(
+        dataset,
+        metric={name: _metric(name, by_axis.get(name, "nominal")) for name in names},
+        targets={axis.name: _target(axis, given.get(axis.name, "uniform")) for axis in dataset.axes},
+        intervention=_intervention(intervention),
+    )
+
+
+def _metric(axis: str, value: object) -> Metric:
+    for metric in METRICS:
+        if value == metric:
+            return metric
+    raise ConfigError(f"metric of axis '{axis}' cannot be '{value}'{nearest(str(value), METRICS)}")
+
+
+def _intervention(value: object) -> Intervention:
+    for intervention in _INTERVENTIONS:
+        if value == intervention:
+            return intervention
+    raise ConfigError(f"intervention cannot be '{value}'{nearest(str(value), _INTERVENTIONS)}")
+
+
+def _target(axis: Axis, value: object) -> NDArray[np.float64]:
+    if isinstance(value, str):
+        if value != "uniform":
+            raise ConfigError(f"the target of axis '{axis.name}' is '{value}'; it is 'uniform', or shares")
+        return uniform(len(axis.attributes))
+    if isinstance(value, Mapping):
+        for name in value:
+            if name not in axis.attributes:
+                hint = nearest(name, axis.attributes)
+                raise ConfigError(f"the target of axis '{axis.name}' names no attribute of it: '{name}'{hint}")
+        for attribute in axis.attributes:
+            if attribute not in value:
+                raise ConfigError(f"the target of axis '{axis.name}' has no share for '{attribute}'; give it one, or 0")
+        shares = [value[attribute] for attribute in axis.attributes]
+    elif isinstance(value, Sequence | np.ndarray):
+        shares = list(value)
+    else:
+        raise ConfigError(f"the target of axis '{axis.name}' is {value!r}; it is 'uniform', or shares")
+    for share in shares:
+        if isinstance(share, bool) or not isinstance(share, int | float | np.floating | np.integer):
+            raise ConfigError(f"the target of axis '{axis.name}' has {share!r} where a number between 0 and 1 belongs")
+    return check_target(shares, axis.attributes, axis.name)

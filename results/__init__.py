@@ -1,0 +1,1 @@
+"""What is kept and shown: store, tables, statistics, report."""

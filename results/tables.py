@@ -1,0 +1,211 @@
+"""The tables of a run: their columns, how they are written, and how anyone's answers are read.
+
+Column names and order are the contract of DESIGN section 3.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from results.errors import AnswersError, nearest
+
+__all__ = [
+    "ANSWERS",
+    "DISTRIBUTIONS",
+    "FAILURES",
+    "MATRICES",
+    "UNCERTAINTY",
+    "about_of",
+    "read_answers",
+    "table_of",
+    "write_bytes",
+    "write_csv",
+    "write_table",
+]
+
+
+def _schema(**columns: str) -> pa.Schema:
+    return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
+
+
+ANSWERS = _schema(
+    model="string", subject="string", source_axis="string", source_value="string", image="int64", axis="string",
+    answer="string", probability="float64", prompt="string", seed="int64", image_key="string", vlm="string",
+)  # fmt: skip
+DISTRIBUTIONS = _schema(
+    model="string", subject="string", source_axis="string", source_value="string", axis="string", attribute="string",
+    count="int64", share="float64", n="int64",
+)  # fmt: skip
+MATRICES = pa.schema(
+    [
+        *((name, pa.string()) for name in ("model", "subject", "source_axis", "target_axis")),
+        *((name, pa.float64()) for name in ("is", "w_init", "w_after")),
+        *((name, pa.int64()) for name in ("n_init", "n_after")),
+    ]
+)
+UNCERTAINTY = pa.schema(
+    [
+        *((name, pa.string()) for name in ("model", "subject", "source_axis", "target_axis")),
+        *((name, pa.float64()) for name in ("is", "se", "low", "high")),
+    ]
+)
+FAILURES = _schema(cell="string", stage="string", error="string", attempts="int64", message="string")
+
+_NEEDED = tuple(ANSWERS.names[:7])  # what an answers table that anyone made must have
+_OPTIONAL = ("probability", "prompt")
+_MAY_BE_EMPTY = ("source_axis", "source_value")
+_ABOUT = b"seesaw"
+
+
+def table_of(frame: pd.DataFrame, schema: pa.Schema, about: Mapping[str, object] | None = None) -> pa.Table:
+    """`frame` as an Arrow table of `schema`; `about` (metric, targets, ...) is kept as JSON in its metadata."""
+    columns = [pa.array(frame[field.name].to_numpy(), field.type) for field in schema]
+    metadata = {_ABOUT: json.dumps(about, sort_keys=True).encode()} if about is not None else None
+    return pa.table(columns, schema=schema.with_metadata(metadata))
+
+
+def about_of(path: Path) -> dict[str, object]:
+    """What `table_of` was told about the Parquet table at `path`; empty if nothing."""
+    metadata = pq.read_schema(path).metadata or {}
+    about: dict[str, object] = json.loads(metadata.get(_ABOUT, b"{}"))
+    return about
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write Parquet at `path`, whole or not at all; the same rows give the same bytes."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    write_bytes(path, buffer.getvalue())
+
+
+def write_csv(path: Path, table: pa.Table) -> None:
+    """Write CSV at `path`, whole or not at all; a number that is undefined is an empty field."""
+    text = table.to_pandas().to_csv(index=False, lineterminator="\n")
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Put `data` at `path` so that a reader, or a machine that loses power, sees the old file or the new one whole."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename itself must survive too
+    finally:
+        os.close(folder)
+
+
+def read_answers(path: str | Path) -> pd.DataFrame:
+    """Read an answers table that anyone made: Parquet, CSV or gzipped CSV, told apart by content.
+
+    Returns the seven columns model, subject, source_axis, source_value, image, axis, answer as text, all filled
+    (`source_axis` and `source_value` are "" for the initial prompt), plus `probability` (float64, NaN where unknown)
+    and `prompt` where the table has them; further columns are ignored. Words that look like missing values ("NA",
+    "None", "nan") stay words. Raises AnswersError.
+    """
+    path = Path(path)
+    table = _raw_table(path)
+    _check_columns(path, table.column_names)
+    if table.num_rows == 0:
+        raise AnswersError(f"{path}: has columns but no rows")
+    columns = {name: _text_column(path, name, table[name]) for name in _NEEDED}
+    for name in _OPTIONAL:
+        if name in table.column_names:
+            columns[name] = _optional_column(path, name, table[name])
+    frame: pd.DataFrame = pa.table(columns).to_pandas()
+    return frame
+
+
+def _raw_table(path: Path) -> pa.Table:
+    """The table as it lies there. Raises AnswersError for what is no table at all."""
+    if path.is_dir():
+        inside = path / "answers.parquet"
+        raise AnswersError(f"{path}: is a directory" + (f"; did you mean {inside}?" if inside.exists() else ""))
+    try:
+        with path.open("rb") as file:
+            start = file.read(4096)
+    except FileNotFoundError as error:
+        there = [p.name for p in path.parent.iterdir() if p.is_file()] if path.parent.is_dir() else []
+        raise AnswersError(f"{path}: there is no such file{nearest(path.name, there)}") from error
+    except OSError as error:
+        raise AnswersError(f"{path}: cannot be read: {error.strerror}") from error
+    if not start:
+        raise AnswersError(f"{path}: is empty")
+    try:
+        if start.startswith(b"PAR1"):
+            return pq.read_table(path, partitioning=None)
+        if start.startswith(b"\x1f\x8b"):
+            return _read_csv(path, "gzip")
+        if b"\0" in start or path.suffix in {".parquet", ".pq"}:
+            raise AnswersError(f"{path}: is neither a Parquet file nor CSV text")
+        return _read_csv(path, None)
+    except (pa.ArrowException, OSError) as error:
+        first_line = str(error).splitlines()[0]
+        raise AnswersError(f"{path}: cannot be read as a table: {first_line}") from error
+
+
+def _read_csv(path: Path, compression: str | None) -> pa.Table:
+    """All columns as text: types are not guessed, since `01` or `NA` may be someone's name for an attribute."""
+    with pa.input_stream(str(path), compression=compression) as stream:
+        names = pa.csv.open_csv(stream).schema.names
+    convert = pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
+    parse = pa.csv.ParseOptions(newlines_in_values=True)  # a prompt may hold one
+    with pa.input_stream(str(path), compression=compression) as stream:
+        return pa.csv.read_csv(stream, parse_options=parse, convert_options=convert)
+
+
+def _check_columns(path: Path, names: list[str]) -> None:
+    for name in _NEEDED:
+        if names.count(name) > 1:
+            raise AnswersError(f"{path}: has two columns called '{name}'")
+    missing = [name for name in _NEEDED if name not in names]
+    if missing:
+        spare = [name for name in names if name not in ANSWERS.names]
+        raise AnswersError(
+            f"{path}: has no column '{missing[0]}'{nearest(missing[0], spare)}; "
+            f"an answers table has the columns {', '.join(_NEEDED)}"
+        )
+
+
+def _text_column(path: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A needed column as text without gaps. Raises AnswersError naming the first row with a gap."""
+    text = _cast(path, name, column, pa.string())
+    if name in _MAY_BE_EMPTY:
+        return pc.fill_null(text, "")
+    gaps = pc.fill_null(pc.equal(text, ""), True)
+    row = pc.index(gaps, True).as_py()
+    if row >= 0:
+        raise AnswersError(f"{path}, row {row + 1}: '{name}' is empty")
+    return text
+
+
+def _optional_column(path: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if name == "probability":
+        if pa.types.is_string(column.type):
+            column = pc.if_else(pc.equal(column, ""), None, column)
+        return pc.fill_null(_cast(path, name, column, pa.float64()), float("nan"))
+    return pc.fill_null(_cast(path, name, column, pa.string()), "")
+
+
+def _cast(path: Path, name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise AnswersError(f"{path}: column '{name}' holds what is no {kind}: {error}") from error
