@@ -38,7 +38,9 @@ def _canonical(value: Any) -> Any:
 
 def image_seed(root: int, index: int) -> int:
     """Seed of the image numbered `index`; counterfactuals share it, so they share their initial noise."""
-    return int.from_bytes(hashlib.sha256(f"seesaw/seed/{root}/{index}".encode()).digest()[:8], "big") >> (64 - _SEED_BITS)
+    return int.from_bytes(hashlib.sha256(f"seesaw/seed/{root}/{index}".encode()).digest()[:8], "big") >> (
+        64 - _SEED_BITS
+    )
 
 
 def image_key(model: str, prompt: str, adapter: str, seed: int) -> str:

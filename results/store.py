@@ -2,7 +2,7 @@
 
     images/<model>-<identity>/<batch>.parquet                     one batch of images
     answers/<vlm>-<identity>/<batch>-<questionnaire>.parquet      the answers to one batch
-    damaged/...                                                   shards that were found altered, moved here, never deleted
+    damaged/...                                                   shards found altered, moved here, never deleted
 
 A committed shard *is* the record of completion; there is no other ledger. On a local or shared filesystem it is written
 aside, fsynced and linked into place: complete or absent, whatever is killed. Whoever commits second adopts what is
@@ -141,7 +141,7 @@ class Store:
             content = stream.read()
         return _deserialise(name, content)
 
-    def list(self, folder: str) -> set[str]:
+    def names(self, folder: str) -> set[str]:
         """Names of the shards in a folder that are complete as far as a look at their ends can tell."""
         return {name for name, whole in self._scan(folder) if whole and _SHARD.fullmatch(name)}
 
@@ -170,7 +170,9 @@ class Store:
         found = []
         for kind in ("images", "answers"):
             selector = fs.FileSelector(self.path(kind), allow_not_found=True)
-            found += [f"{kind}/{i.base_name}" for i in self._fs.get_file_info(selector) if i.type == fs.FileType.Directory]
+            found += [
+                f"{kind}/{i.base_name}" for i in self._fs.get_file_info(selector) if i.type == fs.FileType.Directory
+            ]
         return sorted(found)
 
     def verify(self) -> Iterator[tuple[str, Problem | None]]:
@@ -193,7 +195,7 @@ class Store:
                     yield name, None
 
     def _scan(self, folder: str) -> list[tuple[str, bool]]:
-        """(name, ends as a Parquet file does) of everything in a folder, sorted. Remote stores never cut a PUT short."""
+        """(name, ends as Parquet does) of everything in a folder, sorted. Remote stores never cut a PUT short."""
         if not self._local:
             infos = self._fs.get_file_info(fs.FileSelector(self.path(folder), allow_not_found=True))
             return sorted((f"{folder}/{i.base_name}", i.size > 12) for i in infos)
@@ -222,7 +224,7 @@ def _serialise(table: pa.Table) -> bytes:
     ) as writer:
         writer.write_table(table.cast(schema))
         writer.add_key_value_metadata({_DIGEST: _ZEROS.decode()})
-    content = sink.getvalue().to_pybytes()
+    content: bytes = sink.getvalue().to_pybytes()
     at = _digest_at(content)
     return content[:at] + hashlib.sha256(content).hexdigest().encode() + content[at + 64 :]
 

@@ -64,9 +64,14 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "tired": ("emotion", "tired"),
     "who is tired": ("emotion", "tired"),
     "who is fit": ("disability", "fit"),
+    "and is fit": ("disability", "fit"),
     "blind": ("disability", "blind"),
     "with a hearing aid": ("disability", "hearing aid"),
+    "who has a hearing aid": ("disability", "hearing aid"),
+    "and has a hearing aid": ("disability", "hearing aid"),
     "on a wheelchair": ("disability", "wheelchair"),
+    "who is on a wheelchair": ("disability", "wheelchair"),
+    "and is on a wheelchair": ("disability", "wheelchair"),
 }
 
 

@@ -40,9 +40,11 @@ class PictogramDraw:
 def _world(settings: Mapping[str, Any]) -> World:
     parameters = dict(settings)
     name = parameters.pop("world", None)
-    unknown = sorted(set(parameters) - {"bias", "coupling", "absent"})
-    if unknown:
-        raise ConfigError(f"pictogram-draw has no setting '{unknown[0]}'{nearest(unknown[0], ['world', 'bias', 'coupling', 'absent'])}")
+    for key in parameters:
+        if key not in ("bias", "coupling", "absent"):
+            raise ConfigError(
+                f"pictogram-draw has no setting '{key}'{nearest(key, ('world', 'bias', 'coupling', 'absent'))}"
+            )
     if name in WORLDS and not parameters:
         return WORLDS[name]
     if not isinstance(name, str) or not parameters:

@@ -88,7 +88,7 @@ def check_tokens(tokenizer: Any) -> None:
     for question, choices in QUESTIONS.values():
         first = [tokenizer.encode(c, add_special_tokens=False)[0] for c in choices]
         if len(set(first)) != len(choices):
-            raise ValueError(f"first tokens of the answers to {question!r} collide: {list(zip(choices, first))}")
+            raise ValueError(f"first tokens of the answers to {question!r} collide: {first}")
 
 
 def config(tokenizer: Any) -> Idefics3Config:
@@ -153,7 +153,7 @@ class Packed:
             ids("<fake_token_around_image>"),
         ]  # fmt: skip
         self.answers = [
-            [tokenizer.encode(c, add_special_tokens=False) + [tokenizer.eos_token_id] for c in choices]
+            [[*tokenizer.encode(c, add_special_tokens=False), tokenizer.eos_token_id] for c in choices]
             for _, choices in QUESTIONS.values()
         ]
         questions = [tokenizer.encode(q, add_special_tokens=False) for q, _ in QUESTIONS.values()]
@@ -184,11 +184,12 @@ class Packed:
         return ids, labels
 
 
-def logits(model: Any, packed: Packed, ids: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+def hidden_states(model: Any, packed: Packed, ids: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+    """Hidden states (b, length, 128) of packed sequences over their images; `model.lm_head` reads words from them."""
     embeds = model.model.text_model.get_input_embeddings()(ids)
     features = model.model.get_image_features(pixels(images)[:, None], return_dict=True).pooler_output
     embeds = model.model.inputs_merger(ids, embeds, features)
-    hidden = model.model.text_model(
+    hidden: torch.Tensor = model.model.text_model(
         inputs_embeds=embeds,
         attention_mask=packed.mask.expand(len(ids), -1, -1, -1),
         position_ids=packed.position.expand(len(ids), -1),
@@ -206,7 +207,7 @@ def accuracy(model: Any, packed: Packed, images: torch.Tensor, truth: torch.Tens
         for start in range(0, len(images), 200):
             t = truth[start : start + 200]
             ids, _ = packed.batch(torch.full_like(t, -100))
-            hidden = logits(model, packed, ids, images[start : start + 200])
+            hidden = hidden_states(model, packed, ids, images[start : start + 200])
             for q in range(len(QUESTIONS)):
                 first = torch.tensor([a[0] for a in packed.answers[q]])
                 guess = model.lm_head(hidden[:, packed.slots[q][0]])[:, first].argmax(-1)
@@ -228,9 +229,10 @@ def warm_up(model: Any, images: torch.Tensor, truth: torch.Tensor, steps: int) -
         with torch.autocast("cpu", torch.bfloat16):
             features = model.model.get_image_features(pixels(images[pick])[:, None], return_dict=True).pooler_output
             out = head(features.flatten(1)).float()
-        loss = sum(F.cross_entropy(o, truth[pick, q], ignore_index=-100) for q, o in enumerate(out.split(sizes, 1)))
+        each = [F.cross_entropy(o, truth[pick, q], ignore_index=-100) for q, o in enumerate(out.split(sizes, 1))]
+        loss = torch.stack(each).sum()
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         if step % 100 == 0:
             print(f"vision {step:5d}  loss {loss.item():.3f}", flush=True)
@@ -258,10 +260,10 @@ def train(minutes: float, seed: int) -> None:
         ids, labels = packed.batch(truth[pick])
         where = labels >= 0
         with torch.autocast("cpu", torch.bfloat16):
-            hidden = logits(model, packed, ids, images[pick])
+            hidden = hidden_states(model, packed, ids, images[pick])
             loss = F.cross_entropy(model.lm_head(hidden[where]).float(), labels[where])
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         step += 1

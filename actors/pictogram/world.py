@@ -7,7 +7,7 @@ In a world, an occupation's figures follow
 over the 6,912 states x of eight axes. A prompt that states attributes is heeded as real models heed it: axis by axis,
 with that axis' *compliance*, else that statement is ignored. So with H the set of heeded axes,
 
-    p(x | occupation, stated)  =  sum_H  prod_{a in H} c_a  prod_{a not in H} (1 - c_a)  p(x | occupation, x_H = stated_H)
+    p(x | occupation, stated) = sum_H prod_{a in H} c_a prod_{a not in H} (1 - c_a) p(x | occupation, x_H = stated_H)
 
 and marginals, w, the IS matrix and tau follow with no sampling. All parameters come from SHA-256 of their names, not
 from a random generator's stream, so that a world is the same under every version of every library.
@@ -64,7 +64,10 @@ class World:
         logits = np.zeros(SHAPE)
         for a, b in itertools.combinations(range(len(_AXIS)), 2):
             table = np.array(
-                [[_normal(self.name, "pair", _AXIS[a], i, _AXIS[b], j) for j in range(SHAPE[b])] for i in range(SHAPE[a])]
+                [
+                    [_normal(self.name, "pair", _AXIS[a], i, _AXIS[b], j) for j in range(SHAPE[b])]
+                    for i in range(SHAPE[a])
+                ]
             )
             logits = logits + self.coupling * table.reshape(
                 [n if axis in (a, b) else 1 for axis, n in enumerate(SHAPE)]
@@ -78,8 +81,9 @@ class World:
         for a, axis in enumerate(_AXIS):
             unary = np.array([_normal(self.name, "unary", subject, axis, i) for i in range(SHAPE[a])])
             logits = logits + self.bias * unary.reshape([n if i == a else 1 for i, n in enumerate(SHAPE)])
-        p = np.exp(logits - logits.max())
-        return p / p.sum()
+        p: Array = np.exp(logits - logits.max())
+        p /= p.sum()
+        return p
 
     def conditional(self, subject: str, stated: Mapping[str, str]) -> Array:
         """p(x | subject, stated) with imperfect compliance; the shape of `joint`."""
@@ -88,14 +92,17 @@ class World:
             weight = 1.0
             for axis, yes in zip(stated, heeded, strict=True):
                 weight *= self.compliance[axis] if yes else 1 - self.compliance[axis]
-            p += weight * self._fixed(subject, {a: v for (a, v), yes in zip(stated.items(), heeded, strict=True) if yes})
+            p += weight * self._fixed(
+                subject, {a: v for (a, v), yes in zip(stated.items(), heeded, strict=True) if yes}
+            )
         return p
 
     def _fixed(self, subject: str, heeded: Mapping[str, str]) -> Array:
         where = tuple(AXES[a].index(heeded[a]) if a in heeded else slice(None) for a in _AXIS)
         p = np.zeros(SHAPE)
         p[where] = self.joint(subject)[where]
-        return p / p.sum()
+        p /= p.sum()
+        return p
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def _shares(self, text: str) -> dict[str, Array]:

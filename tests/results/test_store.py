@@ -39,7 +39,7 @@ def test_what_was_committed_is_what_is_read(tmp_path):
     store = Store(tmp_path)
     assert store.commit(shard(1), images(1))
     assert store.read(shard(1)).to_pylist() == images(1).to_pylist()
-    assert store.list(FOLDER) == {shard(1)}
+    assert store.names(FOLDER) == {shard(1)}
 
 
 def test_the_first_commit_stays_and_the_second_is_told(tmp_path):
@@ -97,7 +97,7 @@ def test_a_shard_cut_short_is_not_listed_and_can_be_made_again(tmp_path):
     store = Store(tmp_path)
     store.commit(shard(1), images(1))
     os.truncate(tmp_path / shard(1), 500)
-    assert store.list(FOLDER) == set()
+    assert store.names(FOLDER) == set()
     assert [p.kind for p in store.problems(FOLDER)] == ["damaged"]
     kept = store.quarantine(shard(1))
     assert (tmp_path / kept).stat().st_size == 500
@@ -136,7 +136,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_shards_only(tmp_path):
         os.kill(writer.pid, signal.SIGKILL)
         writer.join()
     store = Store(tmp_path)
-    names = store.list(FOLDER)
+    names = store.names(FOLDER)
     assert len(names) >= 12
     for name in names:
         assert store.read(name).to_pylist() == images(int(name[-40:-8], 16)).to_pylist()
