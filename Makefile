@@ -1,0 +1,33 @@
+# make demo: set up .venv and run the main job on embedded models;  make test: set up, lint, types and tests.
+# Needs Python 3.11 or newer on Linux and nothing else; PYTHON=... chooses one.
+PYTHON ?= python3
+BIN := .venv/bin
+# torch's CPU build: from the configured package index, else from PyTorch's own
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/.ready
+	$(BIN)/seesaw sweep demo
+
+test: .venv/.ready lint
+	$(BIN)/python -m pytest
+
+lint: .venv/.ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/.ready
+	$(BIN)/python -m experiments.bench
+
+.venv/.ready: requirements-cpu.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "seesaw needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --no-deps -r requirements-cpu.lock \
+	  || $(BIN)/pip install --quiet --no-deps -r requirements-cpu.lock --extra-index-url $(TORCH_INDEX)
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+clean:
+	rm -rf .venv

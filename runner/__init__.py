@@ -1,0 +1,1 @@
+"""What drives: command line, config, plan, Lab, fleet, progress."""

@@ -1,0 +1,149 @@
+"""The command line. Nothing heavy is imported before a command needs it, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from results.errors import SeesawError, nearest
+
+__all__ = ["main"]
+
+
+class _Verbs(click.Group):
+    """A group whose unknown verb is answered with the nearest known one."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(f"no command '{args[0]}'{nearest(args[0], self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+def _answerable(command: Callable[..., int | None]) -> Callable[..., None]:
+    """Turn a deliberate error into one message and its exit code; anything else is a bug and shows itself."""
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            code = command(*args, **kwargs)
+        except SeesawError as error:
+            click.echo(f"seesaw: {error}", err=True)
+            code = error.exit_code
+        except KeyboardInterrupt:
+            click.echo("seesaw: interrupted; the same command goes on where this one was", err=True)
+            code = 3
+        except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+            sys.stderr.close()
+            code = 0
+        sys.exit(code or 0)
+
+    return wrapped
+
+
+_config = click.argument("config")
+_overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+_json = click.option("--json", "as_json", is_flag=True, help="Print machine-readable events, one JSON object a line.")
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="seesaw", prog_name="seesaw")
+def main() -> None:
+    """Audit text-to-image models for biases that interact, at the scale of a cluster.
+
+    CONFIG is a YAML file or the name of one in configs/ (demo, paper). KEY=VALUE overrides a key of it, for
+    example images=16 or cluster.replicas.sd14=4.
+
+    Exit codes: 0 all done; 1 done, but some cells failed; 2 bad usage, config or input; 3 interrupted, the same
+    command resumes; 4 the environment cannot do it.
+    """
+
+
+@main.command()
+@_config
+@_overrides
+@_json
+@_answerable
+def plan(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Say what a run would do, and run nothing."""
+    from results.store import Store
+    from runner.experiment import load_experiment
+    from runner.plan import make_plan
+    from runner.show import show_plan
+
+    experiment = load_experiment(config, overrides)
+    show_plan(experiment, make_plan(experiment, Store(experiment.store)), as_json)
+
+
+@main.command()
+@_config
+@_overrides
+@_json
+@_answerable
+def sweep(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
+    """Images, answers and IS matrices of every model and subject. The same command again resumes."""
+    from runner.experiment import load_experiment
+
+    experiment = load_experiment(config, overrides)
+    from runner.events import json_lines
+    from runner.progress import display
+    from runner.run import run_sweep
+
+    return run_sweep(experiment, json_lines() if as_json else display())
+
+
+@main.command()
+@click.argument("answers")
+@click.option("--out", required=True, metavar="DIR", help="Where the tables go; made if it is not there.")
+@_overrides
+@_json
+@_answerable
+def analyze(answers: str, out: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Distributions and IS matrices from an answers table that anyone made (CSV or Parquet); no models needed.
+
+    The keys dataset, axes, metric, targets and intervention can be overridden, for example dataset=my.yaml or
+    targets.clothing=[0.2,0.8].
+    """
+    from experiments.analysis import analyze as analyze_table
+    from runner.experiment import analysis_settings
+    from runner.show import show_summary
+
+    show_summary(analyze_table(answers, out, analysis_settings(overrides)), Path(out), as_json)
+
+
+@main.command()
+@click.argument("run", metavar="RUN")
+@_json
+@_answerable
+def status(run: str, as_json: bool) -> None:
+    """Where a run stands: what is done, what failed, what is left. Reads only."""
+    from runner.status import show_status
+
+    show_status(Path(run), as_json)
+
+
+@main.command()
+@click.argument("run", metavar="RUN")
+@_answerable
+def report(run: str) -> None:
+    """Write the HTML report of a run again, and say where it is."""
+    from results.report import write_report
+    from runner.rundir import read_record
+
+    record = read_record(Path(run))
+    click.echo(write_report(Path(run), record["fingerprint"]["store"]))
+
+
+@main.command()
+@click.argument("store", metavar="STORE")
+@_json
+@_answerable
+def verify(store: str, as_json: bool) -> int:
+    """Check every byte of every shard of a store. Exit code 1 if one is damaged."""
+    from runner.status import show_verify
+
+    return show_verify(store, as_json)

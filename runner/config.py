@@ -1,0 +1,229 @@
+"""The config of an experiment: one structured schema, YAML onto it, `k=v` onto that.
+
+CONFIG is a YAML path or the name of one in configs/. Models and VLMs are named YAMLs in configs/models and
+configs/vlms, files beside the config, paths, or mappings written in place; so are datasets. Whatever is unknown is
+refused with the nearest known name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from results.errors import ConfigError, nearest
+
+__all__ = [
+    "CONFIGS",
+    "ClusterConfig",
+    "Config",
+    "ModelConfig",
+    "VLMConfig",
+    "load_config",
+    "load_named",
+    "override_config",
+]
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+
+
+@dataclass
+class ClusterConfig:
+    """Where and how wide a run goes. Nothing here changes a result, so nothing here is part of any identity."""
+
+    address: str = "local"  #: `local` starts a Ray of its own; `auto` joins the cluster that this machine is part of
+    cpus: int | None = None  #: CPUs of a local Ray; all of the machine's by default
+    gpus: int | None = None  #: GPUs of a local Ray; all that are found by default
+    replicas: dict[str, int] = field(default_factory=dict)  #: how many of a model or VLM, by name; 1 where not said
+    in_flight: int = 2  #: batches at a replica at once: one that runs and the next, so that it never waits
+    attempts: int = 4  #: how often a batch is tried before it is set aside
+    object_store_gb: float = 1.0  #: memory of a local Ray for images on their way to VQA
+
+
+@dataclass
+class Config:
+    """Top-level keys (DESIGN section 3)."""
+
+    name: str = ""
+    dataset: Any = "occupation"
+    models: Any = None
+    subjects: Any = "all"
+    axes: Any = "all"
+    images: int = 48
+    seed: int = 0
+    metric: Any = "nominal"
+    targets: Any = field(default_factory=dict)
+    intervention: str = "uniform"
+    vqa: Any = "pictogram-vlm"
+    store: str | None = None
+    run: str | None = None
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+
+
+@dataclass
+class _Served:
+    """What a model or a VLM is, and what it takes to serve it."""
+
+    name: str = ""
+    engine: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)  #: all of it is identity
+    gpus: float = 0.0
+    cpus: float = 1.0
+    threads: int = 1  #: CPU threads of the engine; fixed, for the sums of floats depend on it
+    memory_gb: float = 0.0  #: of the GPU with gpus > 0, else of the machine
+    load_seconds: float = 0.0
+    licence: str = ""
+
+
+@dataclass
+class ModelConfig(_Served):
+    seconds_per_image: float = 0.0
+    image_kb: float = 0.0
+    gated: bool = False
+
+
+@dataclass
+class VLMConfig(_Served):
+    seconds_per_question: float = 0.0
+
+
+Schema = TypeVar("Schema", Config, ModelConfig, VLMConfig)
+
+
+def load_config(source: str, overrides: Sequence[str] = ()) -> tuple[Config, list[Path]]:
+    """A config and the folders where what it names is looked up first.
+
+    Raises:
+        ConfigError: no such config, not YAML, an unknown key, a wrong type, an override that is not `k=v`.
+    """
+    path = _find(source, CONFIGS, "config")
+    _check_keys(Config, _overridden({}, overrides), "overrides", "")
+    values = _overridden(_read_yaml(path), overrides)
+    config = _structured(Config, values, str(path))
+    config.name = config.name or path.stem
+    return config, [path.resolve().parent, Path.cwd()]
+
+
+def override_config(config: Config, overrides: Sequence[str], allowed: Sequence[str]) -> Config:
+    """`config` with `k=v` overrides of the allowed keys. Raises ConfigError as `load_config` does."""
+    values = _overridden({}, overrides)
+    for key in values:
+        if key not in allowed:
+            raise ConfigError(f"'{key}' cannot be set here{nearest(str(key), allowed)}")
+    return _structured(Config, {**{k: getattr(config, k) for k in allowed}, **values}, "overrides")
+
+
+def load_named(schema: type[Schema], kind: str, entry: Any, search: Sequence[Path]) -> Schema:
+    """A model or VLM from its name, its path or a mapping in place; `kind` is `models` or `vlms`."""
+    what = kind.removesuffix("s")
+    if isinstance(entry, Mapping):
+        loaded, where = _structured(schema, entry, f"{kind} entry"), f"the {kind} entry"
+    elif isinstance(entry, str) and entry:
+        beside = [folder / f"{entry}{suffix}" for folder in search for suffix in ("", ".yaml", ".yml")]
+        path = next((p for p in beside if p.suffix in (".yaml", ".yml") and p.is_file()), None)
+        path = path or _find(entry, CONFIGS / kind, what)
+        loaded, where = _structured(schema, _read_yaml(path), str(path)), str(path)
+        loaded.name = loaded.name or path.stem
+    else:
+        raise ConfigError(f"{kind}: expected a name, a path or a mapping, got {entry!r}")
+    for key in ("name", "engine"):
+        if not getattr(loaded, key):
+            raise ConfigError(f"{where}: a {what} needs a '{key}'")
+    for number, least in (("gpus", 0), ("cpus", 0), ("threads", 1), ("memory_gb", 0), ("load_seconds", 0)):
+        if getattr(loaded, number) < least:
+            raise ConfigError(f"{where}: {number} must be at least {least}, got {getattr(loaded, number)}")
+    return loaded
+
+
+def _find(source: str, folder: Path, what: str) -> Path:
+    path = Path(source)
+    if path.suffix in (".yaml", ".yml") or path.parent != Path():
+        if path.is_file():
+            return path
+        if path.is_dir():
+            raise ConfigError(f"{what} '{source}' is a directory; expected a YAML file")
+        raise ConfigError(f"{what} '{source}' does not exist{_near_files(path)}")
+    named = folder / f"{source}.yaml"
+    if not source or not named.is_file():
+        known = [p.stem for p in folder.glob("*.yaml")]
+        raise ConfigError(f"no {what} '{source}' in {folder.name}/{nearest(source, known)}")
+    return named
+
+
+def _near_files(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f": there is no folder '{path.parent}'"
+    return nearest(path.name, [p.name for p in path.parent.glob("*.y*ml")])
+
+
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a text file (UTF-8); expected YAML") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        loaded = OmegaConf.create(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
+    except (OmegaConfBaseException, ValueError, AssertionError) as error:
+        raise ConfigError(f"{path}: {_first_line(error)}") from None
+    if not isinstance(loaded, DictConfig) or not loaded:
+        raise ConfigError(f"{path} is {'empty' if not text.strip() else 'no mapping of keys to values'}")
+    return _plain(loaded, str(path))
+
+
+def _overridden(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str, Any]:
+    for item in overrides:
+        if "=" not in item or item.startswith("="):
+            raise ConfigError(f"'{item}' is not an override; expected key=value, for example images=16")
+    try:
+        return _plain(
+            OmegaConf.merge(OmegaConf.create(dict(values)), OmegaConf.from_dotlist(list(overrides))), "overrides"
+        )
+    except (OmegaConfBaseException, yaml.YAMLError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"overrides {' '.join(overrides)}: {_first_line(error)}") from None
+
+
+def _plain(config: Any, where: str) -> Mapping[str, Any]:
+    try:
+        return cast(Mapping[str, Any], OmegaConf.to_container(config, resolve=True))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{where}: {_first_line(error)}") from None
+
+
+def _structured(schema: type[Schema], values: Mapping[str, Any], where: str) -> Schema:
+    _check_keys(schema, values, where, "")
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(dict(values)))
+        return cast(Schema, OmegaConf.to_object(merged))
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None)
+        raise ConfigError(f"{where}: {f'{key}: ' if key else ''}{_first_line(error)}") from None
+
+
+def _check_keys(schema: Any, values: Mapping[str, Any], where: str, prefix: str) -> None:
+    known = {f.name: f for f in fields(schema)}
+    for key, value in values.items():
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key '{prefix}{key}'{nearest(str(key), known)}")
+        default = known[key].default_factory
+        nested = default() if callable(default) else None
+        if is_dataclass(nested):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{where}: {prefix}{key} must be a mapping, got {value!r}")
+            _check_keys(type(nested), value, where, f"{prefix}{key}.")
+        elif isinstance(value, bool) and known[key].type in ("int", "float", "int | None", "str", "str | None"):
+            raise ConfigError(f"{where}: {prefix}{key} must be {str(known[key].type).split(' ')[0]}, got {value!r}")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

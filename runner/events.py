@@ -1,0 +1,112 @@
+"""What happens in a run, told once and shown as the user wants it: a live display, plain lines, or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from results.errors import BatchFailed
+    from runner.plan import Batch
+
+__all__ = ["Counts", "Events", "Failure"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A batch that was set aside: a row of failures.parquet."""
+
+    cell: str
+    stage: str
+    error: str
+    attempts: int
+    message: str
+
+
+@dataclass
+class Counts:
+    """Figures of this command so far; images and answers that were there already count apart."""
+
+    batches: int = 0  #: to do in all, held ones included
+    batches_done: int = 0
+    images_made: int = 0
+    images_reused: int = 0
+    answers: int = 0
+    cells: int = 0
+    cells_done: int = 0
+    cells_failed: int = 0
+    replicas_lost: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Events:
+    """Counts what happens and passes it on as (kind, fields) to whoever shows it."""
+
+    def __init__(self, show: Callable[[str, Mapping[str, Any], Counts], None]) -> None:
+        self.counts = Counts()
+        self.began = time.monotonic()
+        self._show = show
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        self._show(kind, fields, self.counts)
+
+    def start(self, **fields: Any) -> None:
+        self._tell("start", **fields)
+
+    def note(self, message: str) -> None:
+        """Something a user should know and that needs no action."""
+        self.counts.notes.append(message)
+        self._tell("note", message=message)
+
+    def replica(self, pool: str, name: str, about: Mapping[str, Any]) -> None:
+        self._tell("replica", pool=pool, name=name, **{k: v for k, v in about.items() if k not in ("pool", "name")})
+
+    def lost(self, name: str, error: str) -> None:
+        self.counts.replicas_lost += 1
+        self._tell("lost", name=name, error=error)
+
+    def images(self, made: int = 0, held: int = 0) -> None:
+        self.counts.images_made += made
+        self.counts.images_reused += held
+        self._tell("images", made=made, held=held)
+
+    def answers(self, count: int) -> None:
+        self.counts.answers += count
+        self.counts.batches_done += 1
+        self._tell("answers", count=count)
+
+    def reused(self, images: int) -> None:
+        """A batch whose answers the store held."""
+        self.counts.images_reused += images
+        self.counts.batches_done += 1
+        self._tell("reused", images=images)
+
+    def failed(self, batch: Batch, error: BatchFailed) -> None:
+        self.counts.failures.append(Failure(batch.label, error.stage, error.error, error.attempts, str(error)))
+        self.counts.batches_done += 1
+        self._tell("failed", cell=batch.label, stage=error.stage, error=error.error, message=str(error))
+
+    def cell(self, failed: bool) -> None:
+        self.counts.cells_done += 1
+        self.counts.cells_failed += failed
+        self._tell("cell", failed=failed)
+
+    def end(self, **fields: Any) -> None:
+        self._tell("end", **fields)
+
+
+def json_lines(stream: IO[str] = sys.stdout) -> Callable[[str, Mapping[str, Any], Counts], None]:
+    """One JSON object a line: `event`, `time` (Unix seconds), the event's own fields, and the counts."""
+
+    def show(kind: str, fields: Mapping[str, Any], counts: Counts) -> None:
+        so_far = {k: v for k, v in vars(counts).items() if isinstance(v, int)}
+        line = {"event": kind, "time": round(time.time(), 3), **fields, **so_far}
+        stream.write(json.dumps(line, default=str) + "\n")
+        stream.flush()
+
+    return show

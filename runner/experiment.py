@@ -1,0 +1,191 @@
+"""A config resolved: everything that a run needs, named, checked and identified, before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class
+from experiments.analysis import Settings, make_settings
+from experiments.dataset import Dataset, load_dataset
+from experiments.questionnaire import Questionnaire, questionnaire_of
+from results.errors import ConfigError, nearest
+from results.identity import digest, questionnaire_key
+from results.store import shard_folder
+from runner.config import ClusterConfig, Config, ModelConfig, VLMConfig, load_config, load_named, override_config
+
+__all__ = ["Experiment", "Served", "analysis_settings", "load_experiment"]
+
+Spec = TypeVar("Spec", ModelConfig, VLMConfig)
+
+
+@dataclass(frozen=True)
+class Served(Generic[Spec]):
+    """A model or VLM with its identity (32 hex digits over engine, settings and what the engine adds)."""
+
+    spec: Spec
+    identity: str
+    folder: str  #: of its shards in the store
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    dataset: Dataset
+    models: tuple[Served[ModelConfig], ...]
+    vlm: Served[VLMConfig]
+    images: int
+    seed: int
+    settings: Settings
+    store: str
+    run: Path
+    cluster: ClusterConfig
+
+    @cached_property
+    def questionnaire(self) -> Questionnaire:
+        return questionnaire_of(self.dataset)
+
+    @cached_property
+    def questionnaire_key(self) -> str:
+        asked = self.questionnaire
+        return questionnaire_key(self.vlm.identity, [(q.text, q.choices) for q in asked.all], asked.person is not None)
+
+    def resolved(self) -> dict[str, Any]:
+        """The config as resolved: it names nothing that lies elsewhere, and can be run as a config itself."""
+        return {
+            "name": self.name,
+            "dataset": self.dataset.to_mapping(),
+            "models": [asdict(model.spec) for model in self.models],
+            "images": self.images,
+            "seed": self.seed,
+            "metric": dict(self.settings.metric),
+            "targets": {axis: [float(x) for x in target] for axis, target in self.settings.targets.items()},
+            "intervention": self.settings.intervention,
+            "vqa": asdict(self.vlm.spec),
+            "store": self.store,
+            "run": str(self.run),
+            "cluster": asdict(self.cluster),
+        }
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must stay the same in a run directory, field by field; models, subjects and images may be added."""
+        dataset = self.dataset.to_mapping()
+        return {
+            "dataset": {key: value for key, value in dataset.items() if key != "subjects"},
+            "subjects": list(self.dataset.subjects),
+            "models": {model.name: model.identity for model in self.models},
+            "images": self.images,
+            "seed": self.seed,
+            "metric": dict(self.settings.metric),
+            "targets": {axis: [float(x) for x in target] for axis, target in self.settings.targets.items()},
+            "intervention": self.settings.intervention,
+            "vqa": {self.vlm.name: self.vlm.identity},
+            "store": self.store,
+        }
+
+
+def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
+    """Resolve a config.
+
+    Raises:
+        InputError: whatever is unknown, contradictory or impossible in it, with the nearest right name.
+    """
+    config, search = load_config(source, overrides)
+    _check_numbers(config)
+    dataset = load_dataset(config.dataset, search=search).select(
+        subjects=_names(config.subjects, "subjects"), axes=_names(config.axes, "axes")
+    )
+    settings = make_settings(dataset, config.metric, config.targets, config.intervention)
+    specs = [load_named(ModelConfig, "models", entry, search) for entry in _entries(config.models)]
+    twice = sorted({s.name for s in specs if sum(s.name == other.name for other in specs) > 1})
+    if twice:
+        raise ConfigError(f"models: '{twice[0]}' is there twice; every model needs a name of its own")
+    models = tuple(_served(spec, "images", TTI_ENGINES) for spec in specs)
+    vlm = _served(load_named(VLMConfig, "vlms", config.vqa, search), "answers", VQA_ENGINES)
+    _check_cluster(config.cluster, [*(m.name for m in models), vlm.name])
+    return Experiment(
+        name=config.name,
+        dataset=dataset,
+        models=models,
+        vlm=vlm,
+        images=config.images,
+        seed=config.seed,
+        settings=settings,
+        store=config.store or "outputs/store",
+        run=Path(config.run or f"outputs/{config.name}"),
+        cluster=config.cluster,
+    )
+
+
+def analysis_settings(overrides: Sequence[str]) -> Settings:
+    """The settings of `seesaw analyze`: the defaults of a config, with the keys that an analysis has overridden."""
+    config = override_config(Config(), overrides, allowed=("dataset", "axes", "metric", "targets", "intervention"))
+    dataset = load_dataset(config.dataset, search=[Path.cwd()]).select(axes=_names(config.axes, "axes"))
+    return make_settings(dataset, config.metric, config.targets, config.intervention)
+
+
+def _served(spec: Spec, kind: str, engines: Mapping[str, str]) -> Served[Spec]:
+    engine = engine_class(spec.engine, engines)
+    extra = engine.identity(spec.settings) if hasattr(engine, "identity") else {}
+    try:
+        identity = digest("model", {"engine": spec.engine, "settings": spec.settings, "extra": extra})
+    except TypeError as error:
+        raise ConfigError(f"{spec.name}: settings: {error}") from None
+    return Served(spec, identity, shard_folder(kind, spec.name, identity))
+
+
+def _entries(models: Any) -> list[Any]:
+    entries = [models] if isinstance(models, (str, Mapping)) else models
+    if not isinstance(entries, list) or not entries:
+        raise ConfigError(f"models: expected a list of names, paths or mappings, got {models!r}")
+    return entries
+
+
+def _names(value: Any, key: str) -> list[str] | None:
+    """None for all of them."""
+    if value == "all":
+        return None
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not names or not all(isinstance(n, (str, int, float)) for n in names):
+        raise ConfigError(f"{key}: expected 'all' or a list of names, got {value!r}")
+    return [str(n) for n in names]
+
+
+def _check_numbers(config: Config) -> None:
+    if config.images < 1:
+        raise ConfigError(f"images must be at least 1, got {config.images}")
+    if not isinstance(config.seed, int) or config.seed < 0:
+        raise ConfigError(f"seed must be a whole number of at least 0, got {config.seed!r}")
+    if not config.name.strip() or "/" in config.name or config.name.startswith("."):
+        raise ConfigError(f"name must be usable as a folder's name, got {config.name!r}")
+
+
+def _check_cluster(cluster: ClusterConfig, served: Sequence[str]) -> None:
+    if cluster.address not in ("local", "auto"):
+        hint = (
+            "the driver must run on the cluster, where it can reach the store; submit it with `ray job submit`"
+            if cluster.address.startswith("ray://")
+            else "expected 'local' or 'auto'"
+        )
+        raise ConfigError(f"cluster.address: '{cluster.address}' is not supported: {hint}")
+    for name, count in cluster.replicas.items():
+        if name not in served:
+            raise ConfigError(
+                f"cluster.replicas: '{name}' is neither a model nor the VLM of this run{nearest(name, served)}"
+            )
+        if count < 1:
+            raise ConfigError(f"cluster.replicas.{name} must be at least 1, got {count}")
+    for key in ("in_flight", "attempts"):
+        if getattr(cluster, key) < 1:
+            raise ConfigError(f"cluster.{key} must be at least 1, got {getattr(cluster, key)}")
+    for key in ("cpus", "gpus"):
+        value = getattr(cluster, key)
+        if value is not None and value < (1 if key == "cpus" else 0):
+            raise ConfigError(f"cluster.{key} must not be {value}")

@@ -1,0 +1,261 @@
+"""The fleet: replicas of models and of the VLM in Ray actors, and who does which batch when one of them dies.
+
+A pool serves one model (or the VLM) with a fixed number of replicas from the config. A batch waits for a free slot of
+any replica. A replica that dies is replaced; the batch that it held is tried again elsewhere, a bounded number of
+times, and then set aside as `BatchFailed`. A pool whose replicas die before they do anything, three times on end, is
+broken, and says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from actors.engines import VQAQuestion
+from actors.tti import ImageBatch, TTIActor
+from actors.vqa import Questionnaire
+from actors.vqa_actor import AnswerBatch, VQAActor
+from results.errors import BatchFailed, EnvironmentFault, Interrupted, SeesawError
+from runner.config import ModelConfig, VLMConfig
+from runner.events import Events
+from runner.experiment import Experiment
+from runner.plan import Batch
+
+__all__ = ["Fleet", "Pool"]
+
+Result = TypeVar("Result")
+FRUITLESS = 3  #: replicas in a row that may die without having done a single batch
+
+
+@dataclass(eq=False)
+class Replica:
+    name: str
+    actor: Any
+    alive: bool = True
+    served: int = 0
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Pool:
+    """`size` replicas of one actor. `make(name)` starts one; its `load` must return before it gets work."""
+
+    def __init__(
+        self, name: str, make: Callable[[str], Any], size: int, in_flight: int, attempts: int, events: Events
+    ) -> None:
+        self.name, self._make, self._size, self._in_flight, self._attempts = name, make, size, in_flight, attempts
+        self._events = events
+        self._slots: asyncio.Queue[Replica | None] = asyncio.Queue()  # None wakes whoever waits in a broken pool
+        self._replicas: set[Replica] = set()
+        self._starting: set[asyncio.Task[None]] = set()
+        self._made = self._fruitless = 0
+        self._broken: SeesawError | None = None
+        self.stopping = False
+
+    def start(self) -> None:
+        """Start the replicas; they load in the background, and work waits for them."""
+        for _ in range(self._size):
+            self._spawn()
+
+    async def call(self, label: str, stage: str, submit: Callable[[Any, int], Awaitable[Result]]) -> Result:
+        """Run `submit(actor, attempt)` on a free replica.
+
+        Raises:
+            BatchFailed: after `attempts` deaths or errors.
+            Interrupted: the pool was told to stop before this began.
+            SeesawError: the pool cannot serve at all.
+        """
+        last: BaseException | None = None
+        for attempt in range(1, self._attempts + 1):
+            replica = await self._slot()
+            try:
+                result = await submit(replica.actor, attempt)
+            except RayActorError as error:
+                last = error
+                self._lost(replica, error)
+            except RayError as error:
+                last = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+                if isinstance(last, SeesawError) and last.exit_code in (2, 4):
+                    raise last from None
+                self._events.note(f"{label}: {stage} failed on {replica.name} (try {attempt}): {_brief(last)}")
+            else:
+                replica.served += 1
+                self._fruitless = 0
+                return result
+            finally:
+                if replica.alive:
+                    self._slots.put_nowait(replica)
+        assert last is not None
+        kind = "died" if isinstance(last, RayActorError) else type(last).__name__
+        raise BatchFailed(_brief(last), stage=stage, error=kind, attempts=self._attempts)
+
+    async def _slot(self) -> Replica:
+        while True:
+            if self.stopping:
+                raise Interrupted("stopped on request; the same command goes on where this one was")
+            replica = await self._slots.get()
+            if replica is None:
+                self._slots.put_nowait(None)
+                if self._broken is not None:
+                    raise self._broken
+                raise Interrupted("stopped on request; the same command goes on where this one was")
+            if replica.alive and not self.stopping:
+                return replica
+
+    def _spawn(self) -> None:
+        self._made += 1
+        replica = Replica(f"{self.name}-{self._made}", None)
+        task = asyncio.create_task(self._load(replica))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _load(self, replica: Replica) -> None:
+        """Start one replica and wait until it has loaded; its death here counts as fruitless."""
+        self._replicas.add(replica)
+        try:
+            replica.actor = self._make(replica.name)
+            replica.about = await replica.actor.load.remote()
+        except RayActorError as error:
+            self._lost(replica, error)
+        except RayError as error:
+            cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+            self._replicas.discard(replica)
+            self._break(cause if isinstance(cause, SeesawError) else EnvironmentFault(
+                f"{self.name} cannot be loaded: {_brief(cause)}; the whole error is in the run's logs"))  # fmt: skip
+        else:
+            self._events.replica(self.name, replica.name, replica.about)
+            for _ in range(self._in_flight):
+                self._slots.put_nowait(replica)
+
+    def _lost(self, replica: Replica, error: BaseException) -> None:
+        """A replica is gone: note it once, and start another unless none ever gets anywhere."""
+        if not replica.alive:
+            return
+        replica.alive = False
+        self._replicas.discard(replica)
+        if self.stopping:
+            return
+        self._fruitless += replica.served == 0
+        self._events.lost(replica.name, _brief(error))
+        if self._fruitless >= FRUITLESS:
+            self._break(EnvironmentFault(
+                f"{self.name}: {FRUITLESS} replicas in a row died before they had done one batch; the last: "
+                f"{_brief(error)}; see logs/ in the run directory"))  # fmt: skip
+        else:
+            self._spawn()
+
+    def _break(self, error: SeesawError) -> None:
+        self._broken = self._broken or error
+        self._slots.put_nowait(None)
+
+    def stop(self) -> None:
+        """Begin nothing more; what is in flight may finish."""
+        self.stopping = True
+        self._slots.put_nowait(None)
+
+    async def close(self) -> None:
+        """End every replica's process."""
+        self.stop()
+        for task in list(self._starting):
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        for replica in self._replicas:
+            if replica.actor is not None:
+                ray.kill(replica.actor)
+        self._replicas.clear()
+
+
+class Fleet:
+    """One pool a model and one for the VLM."""
+
+    def __init__(self, experiment: Experiment, logs: Path, events: Events) -> None:
+        self._experiment, self._logs = experiment, str(logs.absolute())
+        cluster = experiment.cluster
+        asked = experiment.questionnaire
+        self._questionnaire = Questionnaire(
+            VQAQuestion(asked.person.text, asked.person.choices) if asked.person else None,
+            tuple(VQAQuestion(q.text, q.choices) for q in asked.questions),
+        )
+
+        def pool(spec: ModelConfig | VLMConfig, make: Callable[[str], Any]) -> Pool:
+            size = cluster.replicas.get(spec.name, 1)
+            return Pool(spec.name, make, size, cluster.in_flight, cluster.attempts, events)
+
+        self._pools = {model.name: pool(model.spec, self._tti(model.spec)) for model in experiment.models}
+        self._vqa = pool(experiment.vlm.spec, self._vlm(experiment.vlm.spec))
+        replicas = sum(cluster.replicas.get(name, 1) for name in [*self._pools, experiment.vlm.name])
+        self.width = replicas * cluster.in_flight  #: batches that can be at replicas at once
+        self._started: set[str] = set()
+
+    def _tti(self, spec: ModelConfig) -> Callable[[str], Any]:
+        actor = _remote(TTIActor, spec)
+        store = self._experiment.store
+        return lambda name: actor.remote(name, spec.engine, spec.settings, store, spec.threads, self._log(name))
+
+    def _vlm(self, spec: VLMConfig) -> Callable[[str], Any]:
+        actor = _remote(VQAActor, spec)
+        store = self._experiment.store
+        return lambda name: actor.remote(
+            name, spec.engine, spec.settings, self._questionnaire, store, spec.threads, self._log(name)
+        )
+
+    def _log(self, name: str) -> str:
+        return f"{self._logs}/{name.replace('/', '-')}.log"
+
+    def _need(self, pool: Pool) -> Pool:
+        """Start a pool when the first batch needs it: a model whose images are all there is never loaded."""
+        if pool.name not in self._started:
+            self._started.add(pool.name)
+            pool.start()
+        return pool
+
+    async def generate(self, batch: Batch) -> Any:
+        """Make a batch of images; a reference to their encoded bytes, which stay where they were made."""
+        task = ImageBatch(
+            batch.images, batch.model, batch.prompt.text, batch.prompt.adapter, batch.seeds, batch.image_keys
+        )
+        self._need(self._vqa)  # it loads while the first images are made
+
+        async def submit(actor: Any, _: int) -> Any:
+            about, images = actor.generate.options(num_returns=2).remote(task)
+            await about
+            return images
+
+        return await self._need(self._pools[batch.model]).call(batch.label, "generate", submit)
+
+    async def ask(self, batch: Batch, images: Any | None) -> pa.Table:
+        """Ask a batch of images (None, or lost on the way: the store's) and commit the answers; returns them."""
+        task = AnswerBatch(batch.answers, batch.images, self._experiment.vlm.name, batch.image_keys)
+
+        async def submit(actor: Any, attempt: int) -> pa.Table:
+            return await actor.answer.remote(task, images if attempt == 1 else None)
+
+        return await self._need(self._vqa).call(batch.label, "ask", submit)
+
+    @property
+    def stopping(self) -> bool:
+        return self._vqa.stopping
+
+    def stop(self) -> None:
+        """Begin nothing more, in any pool."""
+        for pool in (*self._pools.values(), self._vqa):
+            pool.stop()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(pool.close() for pool in (*self._pools.values(), self._vqa)))
+
+
+def _remote(cls: type, spec: ModelConfig | VLMConfig) -> Any:
+    """The class as a Ray actor with what its YAML asks for. Ray must not restart it: the pool does, and counts."""
+    return ray.remote(num_cpus=spec.cpus, num_gpus=spec.gpus, max_restarts=0, max_task_retries=0)(cls)
+
+
+def _brief(error: BaseException | None) -> str:
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]

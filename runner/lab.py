@@ -1,0 +1,133 @@
+"""The Lab of a real run: merge what is asked twice, reuse what the store holds, send the rest to the fleet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from experiments.lab import Answers, Observations
+from experiments.prompts import Prompt
+from experiments.questionnaire import observations_of, read_replies
+from results.errors import BatchFailed, ConfigError, StoreError, nearest
+from results.store import Store
+from runner.config import ModelConfig
+from runner.events import Events
+from runner.experiment import Experiment, Served
+from runner.fleet import Fleet
+from runner.plan import Batch, batches_of
+
+__all__ = ["FleetLab"]
+
+
+class FleetLab:
+    """`Lab` over a store and a fleet. Everything in flight is bounded, and a batch is in flight once.
+
+    The store's shards are listed once, when the Lab is made; after that the Lab knows of what it commits itself.
+    Another driver on the same store costs double work at worst: commits adopt what is there already.
+    """
+
+    def __init__(self, experiment: Experiment, store: Store, fleet: Fleet, events: Events) -> None:
+        self._experiment, self._store, self._fleet, self._events = experiment, store, fleet, events
+        self._models: dict[str, Served[ModelConfig]] = {model.name: model for model in experiment.models}
+        self._images: set[str] = set()
+        self._answers = self._sound(experiment.vlm.folder)
+        for model in experiment.models:
+            self._images |= self._sound(model.folder)
+        self._flight: dict[str, asyncio.Task[Answers]] = {}
+        width = fleet.width
+        self._cells = {name: asyncio.Semaphore(2 * width + 2) for name in self._models}
+        self._batches = asyncio.Semaphore(4 * width)
+        self._reads = asyncio.Semaphore(16)
+
+    async def observe(self, model: str, prompts: Sequence[Prompt], images: int) -> list[Observations]:
+        """As `Lab.observe`.
+
+        Raises:
+            ConfigError: a model that is not this experiment's.
+            Interrupted: the fleet was told to stop; what was in flight has been finished and kept.
+            EnvironmentFault: a model or the VLM cannot be served at all.
+        """
+        if model not in self._models:
+            raise ConfigError(f"no model '{model}' in this experiment{nearest(model, self._models)}")
+        cells = [self._cell(self._models[model], prompt, images) for prompt in prompts]
+        results = await asyncio.gather(*cells, return_exceptions=True)
+        observed = []
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            observed.append(result)
+        return observed
+
+    async def _cell(self, model: Served[ModelConfig], prompt: Prompt, images: int) -> Observations:
+        async with self._cells[model.name]:
+            batches = batches_of(self._experiment, model, prompt, images)
+            results = await asyncio.gather(*(self._shared(b) for b in batches), return_exceptions=True)
+        parts, failures = [], []
+        for batch, result in zip(batches, results, strict=True):
+            if isinstance(result, BatchFailed):
+                failures.append(f"{batch.label}: {result}")
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                parts.append(result)
+        self._events.cell(failed=bool(failures))
+        return observations_of(self._experiment.dataset, prompt, parts, images, failures)
+
+    async def _shared(self, batch: Batch) -> Answers:
+        """One task a batch, however many ask for it at once."""
+        task = self._flight.get(batch.answers)
+        if task is None:
+            task = asyncio.create_task(self._batch(batch))
+            self._flight[batch.answers] = task
+            task.add_done_callback(lambda _: self._flight.pop(batch.answers, None))
+        return await asyncio.shield(task)
+
+    async def _batch(self, batch: Batch) -> Answers:
+        if batch.answers in self._answers:
+            held = await self._held(batch)
+            if held is not None:
+                self._events.reused(images=len(batch.index))
+                return held
+        async with self._batches:
+            try:
+                images = None
+                if batch.images not in self._images:
+                    images = await self._fleet.generate(batch)
+                    self._images.add(batch.images)
+                    self._events.images(made=len(batch.index))
+                else:
+                    self._events.images(held=len(batch.index))
+                replies = await self._fleet.ask(batch, images)
+            except BatchFailed as error:
+                self._events.failed(batch, error)
+                raise
+            self._answers.add(batch.answers)
+            self._events.answers(replies.num_rows)
+            return self._read(batch, replies)
+
+    async def _held(self, batch: Batch) -> Answers | None:
+        """The answers that the store holds; None (and the shard moved aside) if they cannot be trusted."""
+        async with self._reads:
+            try:
+                return self._read(batch, await asyncio.to_thread(self._store.read, batch.answers))
+            except FileNotFoundError:
+                self._events.note(f"{batch.answers} vanished from the store; it is asked again")
+            except StoreError as error:
+                self._events.note(f"{error}; moved to {self._store.quarantine(batch.answers)} and asked again")
+        self._answers.discard(batch.answers)
+        return None
+
+    def _read(self, batch: Batch, replies: pa.Table) -> Answers:
+        dataset, vlm = self._experiment.dataset, self._experiment.vlm.name
+        return read_replies(dataset, replies, batch.image_keys, batch.index, batch.seeds, vlm)
+
+    def _sound(self, folder: str) -> set[str]:
+        """Shards of a folder; what is cut short is moved aside, and whatever else lies there is reported."""
+        for problem in self._store.problems(folder):
+            if problem.kind == "damaged":
+                self._events.note(f"{problem.name} is cut short; moved to {self._store.quarantine(problem.name)}")
+            else:
+                self._events.note(f"{problem.name} ({problem.kind}): {problem.message}")
+        return self._store.names(folder)

@@ -1,0 +1,133 @@
+"""What a run consists of: cells cut into batches by rule, and what doing them will take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.prompts import Prompt, prompts_of
+from results.identity import batch_key, image_key, image_seed
+from results.store import Store
+from runner.config import ModelConfig
+from runner.experiment import Experiment, Served
+
+__all__ = ["BATCH", "Batch", "ModelPlan", "Plan", "batches_of", "make_plan"]
+
+BATCH = 8  #: images a batch: seeds 0-7, 8-15, ...; a constant, for it decides which images are made together
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A fixed run of seeds of one cell: the unit of work, of commit and of retry."""
+
+    model: str
+    prompt: Prompt
+    index: tuple[int, ...]
+    seeds: tuple[int, ...]
+    image_keys: tuple[str, ...]
+    images: str  #: name of its image shard
+    answers: str  #: name of its answers shard
+
+    @property
+    def label(self) -> str:
+        where = f"{self.prompt.source_axis}={self.prompt.source_value}" if self.prompt.source_axis else "initial prompt"
+        return f"{self.model} / {self.prompt.subject} / {where} / images {self.index[0]}-{self.index[-1]}"
+
+
+def batches_of(experiment: Experiment, model: Served[ModelConfig], prompt: Prompt, images: int) -> list[Batch]:
+    """Cut a cell into batches. The last is whole too, so that a cell that is extended later keeps all it has."""
+    cut = []
+    for start in range(0, images, BATCH):
+        index = tuple(range(start, start + BATCH))
+        seeds = tuple(image_seed(experiment.seed, i) for i in index)
+        key = batch_key(model.identity, prompt.text, prompt.adapter, seeds)
+        cut.append(
+            Batch(
+                model.name,
+                prompt,
+                index,
+                seeds,
+                tuple(image_key(model.identity, prompt.text, prompt.adapter, seed) for seed in seeds),
+                f"{model.folder}/{key}.parquet",
+                f"{experiment.vlm.folder}/{key}-{experiment.questionnaire_key}.parquet",
+            )
+        )
+    return cut
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    name: str
+    cells: int
+    images: int
+    attributes: int  #: one an image and axis
+    questions: int  #: at most: an image without a person is asked one
+    batches: int
+    images_held: int  #: batches of images that the store holds already
+    answers_held: int  #: batches of answers that the store holds already
+    hours: float  #: of this model's device, for the batches that are not held
+    disk_gb: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    models: tuple[ModelPlan, ...]
+    vqa_hours: float
+    memory: tuple[tuple[str, float, float, float], ...]  #: (name, GPUs, CPUs, GB) of one replica
+    strays: tuple[str, ...]  #: what lies in the run's folders of the store and counts nowhere
+
+    def total(self, what: str) -> Any:
+        return sum(getattr(model, what) for model in self.models)
+
+    @property
+    def done(self) -> bool:
+        return all(model.answers_held == model.batches for model in self.models)
+
+
+def all_batches(experiment: Experiment, model: Served[ModelConfig]) -> Iterator[Batch]:
+    for subject in experiment.dataset.subjects:
+        for prompt in prompts_of(experiment.dataset, subject):
+            yield from batches_of(experiment, model, prompt, experiment.images)
+
+
+def make_plan(experiment: Experiment, store: Store) -> Plan:
+    """Count what a sweep would do and what the store already holds. Reads names in the store, and nothing else."""
+    answered = store.names(experiment.vlm.folder)
+    strays = [f"{p.name}: {p.message}" for p in store.problems(experiment.vlm.folder)]
+    axes, questions = len(experiment.dataset.axes), len(experiment.questionnaire.all)
+    prompts = 1 + sum(len(axis.attributes) for axis in experiment.dataset.axes)
+    whole = BATCH * math.ceil(experiment.images / BATCH)
+    models, asks = [], 0
+    for model in experiment.models:
+        held = store.names(model.folder)
+        strays += [f"{p.name}: {p.message}" for p in store.problems(model.folder)]
+        cells = prompts * len(experiment.dataset.subjects)
+        done = made = total = 0
+        for batch in all_batches(experiment, model):
+            total += 1
+            done += batch.answers in answered
+            made += batch.images in held or batch.answers in answered
+        asks += total - done
+        models.append(
+            ModelPlan(
+                name=model.name,
+                cells=cells,
+                images=cells * experiment.images,
+                attributes=cells * experiment.images * axes,
+                questions=cells * experiment.images * questions,
+                batches=total,
+                images_held=made,
+                answers_held=done,
+                hours=(total - made) * BATCH * model.spec.seconds_per_image / 3600,
+                disk_gb=cells * whole * model.spec.image_kb / 1e6,
+            )
+        )
+    served = [*(m.spec for m in experiment.models), experiment.vlm.spec]
+    return Plan(
+        models=tuple(models),
+        vqa_hours=asks * BATCH * questions * experiment.vlm.spec.seconds_per_question / 3600,
+        memory=tuple((s.name, s.gpus, s.cpus, s.memory_gb) for s in served),
+        strays=tuple(strays),
+    )

@@ -1,0 +1,135 @@
+"""One sweep from config to tables: claim the run directory, join Ray, observe every cell, reduce, report."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from experiments.analysis import analyze, answer_rows
+from experiments.lab import Observations
+from experiments.sweep import sweep
+from results.errors import Interrupted, SeesawError
+from results.report import write_report
+from results.store import Store
+from results.tables import ANSWERS, FAILURES, table_of, write_table
+from runner.cluster import connected, preflight
+from runner.events import Counts, Events
+from runner.experiment import Experiment
+from runner.fleet import Fleet
+from runner.lab import FleetLab
+from runner.plan import make_plan
+from runner.rundir import RunDirectory
+
+__all__ = ["run_sweep"]
+
+
+def run_sweep(experiment: Experiment, show: Callable[[str, Mapping[str, Any], Counts], None]) -> int:
+    """Run or resume a sweep; returns the exit code, 0 or 1 (some cells failed).
+
+    Raises:
+        SeesawError: with the exit code of its kind. Whatever was committed until then is kept.
+    """
+    store, directory, events = Store(experiment.store), RunDirectory(experiment), Events(show)
+    with directory.claimed():
+        plan = make_plan(experiment, store)
+        events.counts.batches, events.counts.cells = plan.total("batches"), plan.total("cells")
+        if plan.done and directory.finished():
+            events.end(
+                message=f"nothing to do: {experiment.run} is complete; report: {_report(directory)}", state="done"
+            )
+            return 0
+        store.probe()
+        directory.write_config()
+        began = datetime.now(UTC)
+        directory.write_record("running", began=began.isoformat())
+        held = plan.total("answers_held")
+        events.start(
+            message=f"{experiment.name}: {plan.total('images'):,} images in {plan.total('cells'):,} cells; "
+            f"{held:,} of {plan.total('batches'):,} batches are in the store"
+        )
+        state = "failed"
+        error: SeesawError | None = None
+        try:
+            with connected(experiment):
+                preflight(experiment)
+                observed = asyncio.run(_observe(experiment, store, directory, events))
+            state = _write(experiment, directory, observed, events)
+        except Interrupted as interrupted:
+            state, error = "interrupted", interrupted
+        except SeesawError as fault:
+            error = fault
+        finally:
+            directory.write_record(
+                state, began=began.isoformat(), ended=datetime.now(UTC).isoformat(), **_facts(events)
+            )
+        if error is not None:
+            events.end(message="stopped" if state == "interrupted" else "failed", state=state)
+            raise error
+        failed = len(events.counts.failures)
+        events.end(
+            message=f"done in {time.monotonic() - events.began:.0f} s"
+            + (f", but {events.counts.cells_failed} cells failed: {directory.path}/failures.parquet" if failed else "")
+            + f"; report: {_report(directory)}",
+            state=state,
+            report=_report(directory),
+        )
+        return 1 if failed else 0
+
+
+async def _observe(
+    experiment: Experiment, store: Store, directory: RunDirectory, events: Events
+) -> dict[str, list[Observations]]:
+    """Observe every cell. The first SIGINT or SIGTERM lets what is in flight finish; the second stops at once."""
+    fleet = Fleet(experiment, directory.logs, events)
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def stop() -> None:
+        if fleet.stopping and task is not None:
+            task.cancel()
+            return
+        events.note("stopping: what is in flight is finished and kept; once more stops at once")
+        fleet.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        lab = FleetLab(experiment, store, fleet, events)
+        return await sweep(lab, experiment.dataset, [m.name for m in experiment.models], experiment.images)
+    except asyncio.CancelledError:
+        raise Interrupted("stopped at once; the same command goes on where this one was") from None
+    finally:
+        await fleet.close()
+
+
+def _write(
+    experiment: Experiment, directory: RunDirectory, observed: Mapping[str, list[Observations]], events: Events
+) -> str:
+    """The tables of a run whose cells have all been observed, and its report; returns the run's state."""
+    tables = [answer_rows(model, experiment.dataset, cells) for model, cells in observed.items()]
+    answers = pa.concat_tables(tables) if tables else ANSWERS.empty_table()
+    write_table(directory.path / "answers.parquet", answers)
+    rows = sorted((asdict(failure) for failure in events.counts.failures), key=lambda row: str(row["cell"]))
+    write_table(directory.path / "failures.parquet", table_of(pd.DataFrame(rows, columns=FAILURES.names), FAILURES))
+    if answers.num_rows:
+        summary = analyze(directory.path / "answers.parquet", directory.path, experiment.settings)
+        for line in summary.warnings():
+            events.note(line)
+        write_report(directory.path, experiment.store)
+    return "partial" if rows else "done"
+
+
+def _facts(events: Events) -> dict[str, Any]:
+    counts = {k: v for k, v in vars(events.counts).items() if isinstance(v, int)}
+    return {"seconds": round(time.monotonic() - events.began, 3), "counts": counts, "notes": events.counts.notes}
+
+
+def _report(directory: RunDirectory) -> str:
+    return f"{directory.path}/report/index.html"

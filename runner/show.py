@@ -1,0 +1,68 @@
+"""What the reading commands print: a plan and the summary of an analysis."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from experiments.analysis import Summary
+    from runner.experiment import Experiment
+    from runner.plan import Plan
+
+__all__ = ["show_plan", "show_summary"]
+
+
+def show_plan(experiment: Experiment, plan: Plan, as_json: bool) -> None:
+    """Cells, images, attributes, questions, what the store holds, memory, GPU-hours and disk, by model and in all."""
+    if as_json:
+        figures = asdict(plan) | {k: plan.total(k) for k in ("cells", "images", "attributes", "questions", "disk_gb")}
+        print(json.dumps({"event": "plan", "name": experiment.name, **figures}))
+        return
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    subjects, axes = len(experiment.dataset.subjects), experiment.dataset.axes
+    console.print(
+        f"[b]{escape(experiment.name)}[/b]: {subjects} subjects x {1 + sum(len(a.attributes) for a in axes)} prompts x "
+        f"{experiment.images} images on {len(plan.models)} models; run {escape(str(experiment.run))}, "
+        f"store {escape(experiment.store)}"
+    )
+    table = Table(box=None, pad_edge=False)
+    for column in ("model", "cells", "images", "attributes", "questions", "held", "device hours", "disk GB"):
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+    for m in plan.models:
+        held = f"{m.images_held / m.batches:.0%}" if m.batches else "-"
+        table.add_row(
+            escape(m.name), f"{m.cells:,}", f"{m.images:,}", f"{m.attributes:,}", f"{m.questions:,}", held,
+            f"{m.hours:.2f}", f"{m.disk_gb:.2f}",
+        )  # fmt: skip
+    table.add_section()
+    total = plan.total
+    table.add_row(
+        "all", f"{total('cells'):,}", f"{total('images'):,}", f"{total('attributes'):,}", f"{total('questions'):,}", "",
+        f"{total('hours'):.2f}", f"{total('disk_gb'):.2f}",
+    )  # fmt: skip
+    console.print(table)
+    console.print(f"VQA by {escape(experiment.vlm.name)}: {plan.vqa_hours:.2f} device hours")
+    for name, gpus, cpus, memory in plan.memory:
+        replicas = experiment.cluster.replicas.get(name, 1)
+        console.print(f"  {escape(name)}: {replicas} x ({gpus:g} GPU, {cpus:g} CPU, {memory:g} GB)")
+    console.print("hours and sizes are estimates from the models' YAML")
+    for stray in plan.strays:
+        console.print(f"in the store: {escape(stray)}")
+
+
+def show_summary(summary: Summary, out: Path, as_json: bool) -> None:
+    """What an analysis found, left out and could not define."""
+    if as_json:
+        print(json.dumps({"event": "analysis", "out": str(out), **asdict(summary)}, default=str))
+        return
+    for line in summary.lines():
+        print(line)
+    print(f"tables: {out}/distributions, matrices and uncertainty, as .parquet and .csv")

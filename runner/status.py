@@ -1,0 +1,103 @@
+"""Where a run stands, and whether a store is sound: read from the files alone, while a driver works or after."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
+from rich.console import Console
+from rich.markup import escape
+
+from results.errors import InputError
+from results.store import Store
+from runner.experiment import load_experiment
+from runner.plan import make_plan
+from runner.rundir import read_record
+
+__all__ = ["show_status", "show_verify"]
+
+
+def show_status(run: Path, as_json: bool) -> None:
+    """Print what of a run is done, by model, and what failed.
+
+    Raises:
+        RunDirectoryError: `run` is no run directory.
+    """
+    record = read_record(run)
+    experiment = load_experiment(str(run / "config.yaml"))
+    plan = make_plan(experiment, Store(experiment.store))
+    state = record["state"]
+    working = _at_work(run)
+    if state == "running" and not working:
+        state = "killed"
+    failures = run / "failures.parquet"
+    failed = pq.read_table(failures).to_pylist() if failures.is_file() and state in ("done", "partial") else []
+    if as_json:
+        models = [
+            {"model": m.name, "batches": m.batches, "images": m.images_held, "answers": m.answers_held}
+            for m in plan.models
+        ]
+        print(json.dumps({"event": "status", "state": state, "models": models, "failures": failed}))
+        return
+    console = Console(highlight=False)
+    meaning = {
+        "running": "a driver is at work",
+        "killed": "its driver was killed; the same command resumes",
+        "interrupted": "stopped on request; the same command resumes",
+        "failed": "ended with an error; the same command resumes",
+        "partial": "done, but some cells failed; the same command tries them again",
+        "done": "complete",
+    }.get(state, state)
+    console.print(f"[b]{escape(experiment.name)}[/b] ({escape(str(run))}): {meaning}")
+    for m in plan.models:
+        console.print(
+            f"  {escape(m.name)}: {m.answers_held / m.batches:.1%} done; of {m.batches:,} batches {m.images_held:,} "
+            f"have images and {m.answers_held:,} have answers"
+        )
+    for failure in failed[:20]:
+        console.print(f"  failed: {escape(failure['cell'])}: {escape(failure['error'])}: {escape(failure['message'])}")
+    if len(failed) > 20:
+        console.print(f"  ... and {len(failed) - 20} more in {escape(str(failures))}")
+    for stray in plan.strays:
+        console.print(f"  in the store: {escape(stray)}")
+
+
+def _at_work(run: Path) -> bool:
+    lock = FileLock(run / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    except OSError:  # somebody else's directory, which we may read but not lock
+        return False
+    lock.release()
+    return False
+
+
+def show_verify(root: str, as_json: bool) -> int:
+    """Check a store and print what is wrong with it; 1 if a shard is damaged, else 0.
+
+    Raises:
+        InputError: there is no store.
+    """
+    if "://" not in root and not Path(root).is_dir():
+        raise InputError(f"'{root}' is no store: there is no such directory")
+    found: Counter[str] = Counter()
+    for name, problem in Store(root).verify():
+        kind = problem.kind if problem else "sound"
+        found[kind] += 1
+        if problem and as_json:
+            print(json.dumps({"event": "problem", "name": name, "kind": kind, "message": problem.message}))
+        elif problem:
+            print(f"{kind}: {name}: {problem.message}")
+    if as_json:
+        print(json.dumps({"event": "verify", **found}))
+    else:
+        others = "".join(f", {n} {kind}" for kind, n in sorted(found.items()) if kind != "sound")
+        print(f"{found['sound']} shards are sound{others}")
+        if found["damaged"]:
+            print("a sweep that needs a damaged shard moves it aside and makes it again")
+    return 1 if found["damaged"] else 0
