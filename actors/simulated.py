@@ -6,6 +6,7 @@ For sizing a cluster, for benchmarks of everything around the models, and for tr
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,12 +18,22 @@ __all__ = ["SimulatedTTI", "SimulatedVQA"]
 
 
 class SimulatedTTI:
-    """Settings: `seconds` an image (0), `bytes` of an image (64). What it makes is no picture."""
+    """Settings: `seconds` an image (0), `bytes` of an image (64). What it makes is no picture.
+
+    To see what a failure looks like: prompts with the words `fails` in them raise an error, and prompts with the words
+    `dies` end the process.
+    """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._seconds, self._bytes = _settings(settings, seconds=0.0, bytes=64)
+        self._seconds, self._bytes, self._fails, self._dies = _settings(
+            settings, seconds=0, bytes=64, fails="", dies=""
+        )
 
     def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes]:
+        if self._dies and self._dies in prompt:
+            os._exit(1)
+        if self._fails and self._fails in prompt:
+            raise RuntimeError(f"told to fail on {prompt!r}")
         if self._seconds:
             time.sleep(self._seconds * len(seeds))
         images = (hashlib.sha256(f"{prompt}/{adapter}/{seed}".encode()).digest() for seed in seeds)
@@ -33,7 +44,7 @@ class SimulatedVQA:
     """Settings: `seconds` a question (0). Answers by a hash of the image and the question."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        (self._seconds,) = _settings(settings, seconds=0.0)
+        (self._seconds,) = _settings(settings, seconds=0)
 
     def check(self, questions: Sequence[VQAQuestion]) -> None:
         """Any question will do."""
@@ -52,7 +63,7 @@ def _reply(image: bytes, question: VQAQuestion) -> Reply:
     return Reply(question.choices[pick], tuple(0.9 if i == pick else 0.1 / (k - 1) for i in range(k)), 1.0)
 
 
-def _settings(settings: Mapping[str, Any], **defaults: float) -> list[float]:
+def _settings(settings: Mapping[str, Any], **defaults: Any) -> list[Any]:
     for key in settings:
         if key not in defaults:
             raise ConfigError(f"a simulated engine has no setting '{key}'{nearest(key, defaults)}")

@@ -142,7 +142,7 @@ def load_named(schema: type[Schema], kind: str, entry: Any, search: Sequence[Pat
 
 def _find(source: str, folder: Path, what: str) -> Path:
     path = Path(source)
-    if path.suffix in (".yaml", ".yml") or path.parent != Path():
+    if path.suffix in (".yaml", ".yml") or path.parent != Path() or path.is_dir():
         if path.is_file():
             return path
         if path.is_dir():
@@ -176,7 +176,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
     except (OmegaConfBaseException, ValueError, AssertionError) as error:
         raise ConfigError(f"{path}: {_first_line(error)}") from None
-    if not isinstance(loaded, DictConfig) or not loaded:
+    if not isinstance(loaded, DictConfig) or not loaded or list(loaded) == [text.strip()]:
         raise ConfigError(f"{path} is {'empty' if not text.strip() else 'no mapping of keys to values'}")
     return _plain(loaded, str(path))
 

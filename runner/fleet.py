@@ -2,8 +2,8 @@
 
 A pool serves one model (or the VLM) with a fixed number of replicas from the config. A batch waits for a free slot of
 any replica. A replica that dies is replaced; the batch that it held is tried again elsewhere, a bounded number of
-times, and then set aside as `BatchFailed`. A pool whose replicas die before they do anything, three times on end, is
-broken, and says why.
+times, and then set aside as `BatchFailed`. A pool whose replicas die on end, as they load or whatever they do,
+is broken, and says why: a cluster does not crash in a loop for days.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from runner.plan import Batch
 __all__ = ["Fleet", "Pool"]
 
 Result = TypeVar("Result")
-FRUITLESS = 3  #: replicas in a row that may die without having done a single batch
+STILLBORN = 3  #: replicas in a row that may die while they load
 
 
 @dataclass(eq=False)
@@ -39,7 +39,9 @@ class Replica:
     name: str
     actor: Any
     alive: bool = True
-    served: int = 0
+    ready: bool = False
+    at_work: list[str] = field(default_factory=list)  #: batches in the order of their submission: the first one runs
+    killer: str = ""  #: the batch that ran when it died
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -54,7 +56,7 @@ class Pool:
         self._slots: asyncio.Queue[Replica | None] = asyncio.Queue()  # None wakes whoever waits in a broken pool
         self._replicas: set[Replica] = set()
         self._starting: set[asyncio.Task[None]] = set()
-        self._made = self._fruitless = 0
+        self._made = self._stillborn = self._fruitless = 0  # the last two: deaths since anything went right
         self._broken: SeesawError | None = None
         self.stopping = False
 
@@ -63,8 +65,8 @@ class Pool:
         for _ in range(self._size):
             self._spawn()
 
-    async def call(self, label: str, stage: str, submit: Callable[[Any, int], Awaitable[Result]]) -> Result:
-        """Run `submit(actor, attempt)` on a free replica.
+    async def call(self, label: str, stage: str, submit: Callable[[Any, bool], Awaitable[Result]]) -> Result:
+        """Run `submit(actor, first)` on a free replica; `first` is False once a try has failed.
 
         Raises:
             BatchFailed: after `attempts` deaths or errors.
@@ -72,23 +74,28 @@ class Pool:
             SeesawError: the pool cannot serve at all.
         """
         last: BaseException | None = None
-        for attempt in range(1, self._attempts + 1):
+        tries = 0
+        while tries < self._attempts:
             replica = await self._slot()
+            replica.at_work.append(label)
+            tries += 1
             try:
-                result = await submit(replica.actor, attempt)
+                result = await submit(replica.actor, last is None)
             except RayActorError as error:
                 last = error
                 self._lost(replica, error)
+                if replica.killer != label:  # it only stood in line behind the one that ran
+                    tries -= 1
             except RayError as error:
                 last = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
                 if isinstance(last, SeesawError) and last.exit_code in (2, 4):
                     raise last from None
-                self._events.note(f"{label}: {stage} failed on {replica.name} (try {attempt}): {_brief(last)}")
+                self._events.note(f"{label}: {stage} failed on {replica.name} (try {tries}): {_brief(last)}")
             else:
-                replica.served += 1
                 self._fruitless = 0
                 return result
             finally:
+                replica.at_work.remove(label)
                 if replica.alive:
                     self._slots.put_nowait(replica)
         assert last is not None
@@ -129,6 +136,7 @@ class Pool:
             self._break(cause if isinstance(cause, SeesawError) else EnvironmentFault(
                 f"{self.name} cannot be loaded: {_brief(cause)}; the whole error is in the run's logs"))  # fmt: skip
         else:
+            replica.ready, self._stillborn = True, 0
             self._events.replica(self.name, replica.name, replica.about)
             for _ in range(self._in_flight):
                 self._slots.put_nowait(replica)
@@ -138,15 +146,21 @@ class Pool:
         if not replica.alive:
             return
         replica.alive = False
+        replica.killer = replica.at_work[0] if replica.at_work else ""
         self._replicas.discard(replica)
+        if replica.actor is not None:
+            ray.kill(replica.actor)  # Ray also reports an actor as lost that it cannot reach; it must not live on
         if self.stopping:
             return
-        self._fruitless += replica.served == 0
         self._events.lost(replica.name, _brief(error))
-        if self._fruitless >= FRUITLESS:
+        self._fruitless += 1
+        self._stillborn += not replica.ready
+        if self._stillborn >= STILLBORN or self._fruitless >= 2 * self._attempts:
+            deaths = f"{STILLBORN} replicas in a row died while they loaded"
+            if self._stillborn < STILLBORN:
+                deaths = f"{self._fruitless} replicas in a row died without finishing a batch"
             self._break(EnvironmentFault(
-                f"{self.name}: {FRUITLESS} replicas in a row died before they had done one batch; the last: "
-                f"{_brief(error)}; see logs/ in the run directory"))  # fmt: skip
+                f"{self.name}: {deaths}; the last: {_brief(error)}; see logs/ in the run directory"))  # fmt: skip
         else:
             self._spawn()
 
@@ -222,7 +236,7 @@ class Fleet:
         )
         self._need(self._vqa)  # it loads while the first images are made
 
-        async def submit(actor: Any, _: int) -> Any:
+        async def submit(actor: Any, _: bool) -> Any:
             about, images = actor.generate.options(num_returns=2).remote(task)
             await about
             return images
@@ -233,8 +247,8 @@ class Fleet:
         """Ask a batch of images (None, or lost on the way: the store's) and commit the answers; returns them."""
         task = AnswerBatch(batch.answers, batch.images, self._experiment.vlm.name, batch.image_keys)
 
-        async def submit(actor: Any, attempt: int) -> pa.Table:
-            return await actor.answer.remote(task, images if attempt == 1 else None)
+        async def submit(actor: Any, first: bool) -> pa.Table:
+            return await actor.answer.remote(task, images if first else None)
 
         return await self._need(self._vqa).call(batch.label, "ask", submit)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from experiments.analysis import analyze, answer_rows
 from experiments.lab import Observations
 from experiments.sweep import sweep
-from results.errors import Interrupted, SeesawError
+from results.errors import Interrupted
 from results.report import write_report
 from results.store import Store
 from results.tables import ANSWERS, FAILURES, table_of, write_table
@@ -42,46 +42,54 @@ def run_sweep(experiment: Experiment, show: Callable[[str, Mapping[str, Any], Co
         plan = make_plan(experiment, store)
         events.counts.batches, events.counts.cells = plan.total("batches"), plan.total("cells")
         if plan.done and directory.finished():
-            events.end(
-                message=f"nothing to do: {experiment.run} is complete; report: {_report(directory)}", state="done"
-            )
+            report = directory.path / "report" / "index.html"
+            events.end(message=f"nothing to do: {experiment.run} is complete; report: {report}", state="done")
             return 0
         store.probe()
         directory.write_config()
-        began = datetime.now(UTC)
-        directory.write_record("running", began=began.isoformat())
-        held = plan.total("answers_held")
+        began = datetime.now(UTC).isoformat()
+        directory.write_record("running", began=began)
         events.start(
             message=f"{experiment.name}: {plan.total('images'):,} images in {plan.total('cells'):,} cells; "
-            f"{held:,} of {plan.total('batches'):,} batches are in the store"
+            f"{plan.total('answers_held'):,} of {plan.total('batches'):,} batches are in the store"
         )
-        state = "failed"
-        error: SeesawError | None = None
         try:
             with connected(experiment):
                 preflight(experiment)
                 observed = asyncio.run(_observe(experiment, store, directory, events))
             state = _write(experiment, directory, observed, events)
-        except Interrupted as interrupted:
-            state, error = "interrupted", interrupted
-        except SeesawError as fault:
-            error = fault
-        finally:
-            directory.write_record(
-                state, began=began.isoformat(), ended=datetime.now(UTC).isoformat(), **_facts(events)
-            )
-        if error is not None:
-            events.end(message="stopped" if state == "interrupted" else "failed", state=state)
-            raise error
-        failed = len(events.counts.failures)
-        events.end(
-            message=f"done in {time.monotonic() - events.began:.0f} s"
-            + (f", but {events.counts.cells_failed} cells failed: {directory.path}/failures.parquet" if failed else "")
-            + f"; report: {_report(directory)}",
-            state=state,
-            report=_report(directory),
-        )
-        return 1 if failed else 0
+        except (Interrupted, KeyboardInterrupt) as stopped:
+            _ended(directory, events, "interrupted", began)
+            raise Interrupted(str(stopped) or "stopped; the same command goes on where this one was") from None
+        except BaseException:
+            _ended(directory, events, "failed", began)
+            raise
+        return _ended(directory, events, state, began)
+
+
+def _ended(directory: RunDirectory, events: Events, state: str, began: str) -> int:
+    """Record and tell how a run ended, with its report where it has tables; the exit code of a run that did."""
+    counts = events.counts
+    facts = {k: v for k, v in vars(counts).items() if isinstance(v, int)}
+    seconds = time.monotonic() - events.began
+    directory.write_record(
+        state,
+        began=began,
+        ended=datetime.now(UTC).isoformat(),
+        seconds=round(seconds, 3),
+        counts=facts,
+        notes=counts.notes,
+    )
+    if state not in ("done", "partial"):
+        events.end(message=state, state=state)
+        return 1
+    lacking = f", but {counts.cells_failed} cells failed: {directory.path}/failures.parquet" if counts.failures else ""
+    if counts.cells_failed == counts.cells:
+        events.end(message=f"all {counts.cells} cells failed: {directory.path}/failures.parquet", state=state)
+        return 1
+    report = write_report(directory.path, directory.store)
+    events.end(message=f"done in {seconds:.0f} s{lacking}; report: {report}", state=state, report=str(report))
+    return 1 if lacking else 0
 
 
 async def _observe(
@@ -122,14 +130,4 @@ def _write(
         summary = analyze(directory.path / "answers.parquet", directory.path, experiment.settings)
         for line in summary.warnings():
             events.note(line)
-        write_report(directory.path, experiment.store)
     return "partial" if rows else "done"
-
-
-def _facts(events: Events) -> dict[str, Any]:
-    counts = {k: v for k, v in vars(events.counts).items() if isinstance(v, int)}
-    return {"seconds": round(time.monotonic() - events.began, 3), "counts": counts, "notes": events.counts.notes}
-
-
-def _report(directory: RunDirectory) -> str:
-    return f"{directory.path}/report/index.html"

@@ -29,6 +29,7 @@ class RunDirectory:
     def __init__(self, experiment: Experiment) -> None:
         self.path = experiment.run
         self.logs = self.path / "logs"
+        self.store = experiment.store
         self._experiment = experiment
 
     @contextmanager

@@ -1,0 +1,168 @@
+"""Bad input: exit code 2, one message with the nearest right name, no traceback, nothing overwritten."""
+
+import pytest
+
+GOOD = """
+models: [{name: tti, engine: simulated}]
+vqa: simulated
+subjects: [nurse]
+images: 8
+"""
+
+CONFIGS = {
+    "unknown key": ("imges: 3", "unknown key 'imges'; did you mean 'images'?"),
+    "unknown nested key": ("cluster: {adress: local}", "unknown key 'cluster.adress'; did you mean 'address'?"),
+    "wrong type": ("images: many", "images: Value 'many'"),
+    "a fraction of an image": ("images: 2.5", "images: Value '2.5'"),
+    "a boolean for a number": ("images: true", "images must be int, got True"),
+    "no image": ("images: 0", "images must be at least 1, got 0"),
+    "negative seed": ("seed: -1", "seed must be a whole number"),
+    "unknown subject": ("subjects: [nurs]", "no subject 'nurs'; did you mean 'nurse'?"),
+    "no subject": ("subjects: []", "subjects: expected 'all' or a list of names"),
+    "unknown axis": ("axes: [gendr]", "no axis 'gendr'; did you mean 'gender'?"),
+    "unknown model": ("models: [pictogram-adler]", "no model 'pictogram-adler' in models/; did you mean"),
+    "no model": ("models: []", "models: expected a list"),
+    "a model twice": ("models: [pictogram-elm, pictogram-elm]", "'pictogram-elm' is there twice"),
+    "a model without engine": ("models: [{name: x}]", "needs a 'engine'"),
+    "unknown engine": ("models: [{name: x, engine: diffusrs}]", "engine 'diffusrs' is unknown"),
+    "engine in no module": ("models: [{name: x, engine: 'nowhere.at_all:E'}]", "no module 'nowhere' can be imported"),
+    "unknown engine setting": ("models: [{name: x, engine: pictogram-draw, settings: {wrld: elm}}]", "no setting 'wrld'"),
+    "unknown vlm": ("vqa: pictogram-vlmm", "no vlm 'pictogram-vlmm' in vlms/; did you mean 'pictogram-vlm'?"),
+    "unknown metric": ("metric: nominl", "did you mean 'nominal'?"),
+    "unknown intervention": ("intervention: none", "intervention"),
+    "target that does not sum to one": ("targets: {gender: [0.5, 0.6]}", "gender"),
+    "target without an attribute": ("targets: {gender: {male: 1.0}}", "female"),
+    "target of an unknown axis": ("targets: {gendr: [0.5, 0.5]}", "gendr"),
+    "unknown dataset": ("dataset: ocupation", "did you mean 'occupation'?"),
+    "address of a client": ("cluster: {address: 'ray://head:10001'}", "ray job submit"),
+    "replicas of nobody": ("cluster: {replicas: {ttj: 2}}", "did you mean 'tti'?"),
+    "no replicas": ("cluster: {replicas: {tti: 0}}", "must be at least 1"),
+    "not YAML": ("images: [1", "not valid YAML"),
+    "a key twice": ("images: 3\nimages: 4", "images"),
+    "a name that is a path": ("name: ../up", "name must be usable as a folder's name"),
+    "an undefined variable": ("store: ${oc.env:NO_SUCH_VARIABLE_HERE}", "NO_SUCH_VARIABLE_HERE"),
+}
+
+
+def refused(command) -> str:
+    """The one message of a refused command."""
+    assert command.code == 2, (command.code, command.err)
+    assert "Traceback" not in command.err
+    assert command.err.strip()
+    return command.err
+
+
+def with_keys(text: str) -> str:
+    new = {line.split(":")[0] for line in text.splitlines()}
+    return "\n".join(line for line in GOOD.splitlines() if line.split(":")[0] not in new) + "\n" + text + "\n"
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_bad_config_is_refused_with_what_would_be_right(case, tmp_path, monkeypatch):
+    from results.errors import InputError
+    from runner.experiment import load_experiment
+
+    text, message = CONFIGS[case]
+    (tmp_path / "config.yaml").write_text(with_keys(text))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        load_experiment("config.yaml")
+    assert message in str(caught.value)
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "is empty"), (b"\x89PNG\r\n\x1a\n\x00\xff", "not a text file"), (b"just words", "no mapping")],
+)
+def test_a_file_that_is_no_config_is_refused(content, message, tmp_path, seesaw):
+    (tmp_path / "config.yaml").write_bytes(content)
+    assert message in refused(seesaw("plan", "config.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["plan"], "Missing argument"),
+        (["swep", "demo"], "did you mean 'sweep'?"),
+        (["plan", "dmo"], "did you mean 'demo'?"),
+        (["plan", "nowhere/x.yaml"], "there is no folder 'nowhere'"),
+        (["plan", "."], "is a directory"),
+        (["plan", "demo", "images"], "'images' is not an override"),
+        (["plan", "demo", "imges=3"], "unknown key 'imges'; did you mean 'images'?"),
+        (["plan", "demo", "images=three"], "images: Value 'three'"),
+        (["plan", "demo", "--jsn"], "--json"),
+        (["status", "nowhere"], "no run.json"),
+        (["report", "nowhere"], "no run.json"),
+        (["verify", "nowhere"], "no such directory"),
+        (["analyze", "nowhere.csv", "--out", "out"], "nowhere.csv"),
+        (["analyze", "nowhere.csv"], "--out"),
+    ],
+)
+def test_bad_usage_is_refused(args, message, seesaw, tmp_path):
+    assert message in refused(seesaw(*args))
+    assert list(tmp_path.iterdir()) == []
+
+
+HEADER = "model,subject,source_axis,source_value,image,axis,answer\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("m,nurse,,,0,gender,mal\n", "did you mean 'male'?"),
+        ("m,nurse,,,0,gendr,male\n", "did you mean 'gender'?"),
+        ("m,nurse,bodytype,obese,0,gender,male\n", "fat"),
+        ("m,nurse,,,0,gender,male\nm,nurse,,,0,gender,female\n", "row 2"),
+        ("m,nurse,,,0,person,no\nm,nurse,,,0,gender,male\n", "no person"),
+        ("m,nurse,gender,,0,gender,male\n", "source_value"),
+        ("", "nurse.csv"),
+    ],
+)
+def test_a_bad_answers_table_is_refused_and_writes_nothing(rows, message, tmp_path, seesaw):
+    (tmp_path / "nurse.csv").write_text(HEADER + rows)
+    assert message in refused(seesaw("analyze", "nurse.csv", "--out", "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_answers_without_loading_anything_heavy(seesaw):
+    command = seesaw("--help", env={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert command.code == 0
+    assert "sweep" in command.out
+    for module in ("ray", "torch", "pandas", "pyarrow", "numpy", "scipy"):
+        assert f" {module}\n" not in command.err
+
+
+def test_the_paper_plan_has_the_papers_figures_and_needs_no_weights(seesaw):
+    command = seesaw("plan", "paper")
+    assert command.code == 0, command.err
+    lines = {line.split()[0]: line for line in command.out.splitlines() if line.strip()}
+    for model in ("sd14", "sd35-large-turbo", "flux1-dev", "playground-v2.5", "kandinsky-2.2"):
+        assert " 33,696 " in lines[model]
+        assert " 269,568 " in lines[model]
+    assert " 168,480 " in lines["all"]
+
+
+def test_a_user_adds_an_axis_and_a_subject_by_yaml_alone(tmp_path, seesaw):
+    (tmp_path / "mine.yaml").write_text(
+        """
+models: [{name: tti, engine: simulated}]
+vqa: simulated
+subjects: [baker]
+axes: [gender, glasses]
+images: 8
+dataset:
+  extends: occupation
+  add_subjects: [baker]
+  axes:
+    glasses:
+      attributes: [with, without]
+      question: Does the person wear glasses (with, without)?
+      counterfactuals:
+        with: {phrase: wearing glasses}
+        without: {phrase: without glasses}
+"""
+    )
+    command = seesaw("plan", "mine.yaml", "--json")
+    assert command.code == 0, command.err
+    assert '"cells": 5' in command.out
