@@ -7,6 +7,8 @@ import io
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -16,21 +18,348 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from actors.engines import TTI_ENGINES, engine_class
-from actors.pictogram.codes import read_prompt
-from experiments.analysis import analyze, answer_rows
-from experiments.dataset import Dataset
+from actors.pictogram.engine import PictogramDraw
+from experiments.analysis import analyze, answer_rows, make_settings
+from experiments.dataset import Dataset, load_dataset
 from experiments.lab import Answers, Observations
 from experiments.prompts import Prompt, prompts_of
 from experiments.questionnaire import observations_of
 from results.errors import RunDirectoryError
 from results.heatmap import heatmap, signed
+from results.identity import digest
 from results.report import write_report
-from results.store import IMAGES, Store
+from results.store import IMAGES, Store, shard_folder
 from results.tables import FAILURES, table_of, write_table
-from runner.experiment import Experiment, Served, load_experiment
+from runner.config import ClusterConfig, ModelConfig, VLMConfig
+from runner.experiment import Experiment, Served
 from runner.plan import Batch, batches_of
 from runner.rundir import RunDirectory
 
-HOSTILE = '<script>alert("nurse & co")</script>'
-SMALL = ["models=[pictogram-alder]", "subjects=[nurse]", "axes=[gender,clothing,environment]", "images=10", "seed=3"]
+HOSTILE = "<script>alert('nurse & co')</script>"
+Condition = Callable[[Prompt], bool]
+
+
+def never(_: Prompt) -> bool:
+    return False
+
+
+def experiment_of(root: Path, worlds: Sequence[str], dataset: Dataset, images: int) -> Experiment:
+    models = []
+    for world in worlds:
+        spec = ModelConfig(name=f"pictogram-{world}", engine="pictogram-draw", settings={"world": world})
+        identity = digest("model", {"engine": spec.engine, "settings": spec.settings})
+        models.append(Served(spec, identity, shard_folder("images", spec.name, identity)))
+    vlm = Served(VLMConfig(name="true state", engine="none"), digest("model", {}), "answers/true-state")
+    return Experiment(
+        name="trial",
+        dataset=dataset,
+        models=tuple(models),
+        vlm=vlm,
+        images=images,
+        seed=3,
+        settings=make_settings(dataset),
+        store=str(root / "store"),
+        run=root / "run",
+        cluster=ClusterConfig(),
+    )
+
+
+def observed(
+    experiment: Experiment, model: Served[ModelConfig], prompt: Prompt, empty: Condition, failed: Condition, side: int
+) -> Observations:
+    """One cell as a sweep makes it: its batches in the store, its answers the very states that were drawn."""
+    if failed(prompt):
+        return observations_of(experiment.dataset, prompt, [], experiment.images, [f"{prompt.text}: it broke"])
+    engine, store = PictogramDraw(model.spec.settings), Store(experiment.store)
+    batches = batches_of(experiment, model, prompt, experiment.images)
+    for batch in batches:
+        store.commit(batch.images, shard(batch, engine.generate(prompt.text, batch.seeds), side))
+    answers = [read_truly(experiment.dataset, engine, batch, empty(prompt)) for batch in batches]
+    return observations_of(experiment.dataset, prompt, answers, experiment.images)
+
+
+def shard(batch: Batch, images: list[bytes], side: int) -> pa.Table:
+    if side != 64:
+        images = [enlarged(image, side) for image in images]
+    n = len(images)
+    columns = {
+        "image_key": list(batch.image_keys),
+        "image": [{"bytes": image, "path": f"{key}.png"} for key, image in zip(batch.image_keys, images, strict=True)],
+        "model": [batch.model] * n,
+        "prompt": [batch.prompt.text] * n,
+        "adapter": [""] * n,
+        "seed": list(batch.seeds),
+    }
+    return pa.table(columns, schema=IMAGES)
+
+
+def enlarged(image: bytes, side: int) -> bytes:
+    file = io.BytesIO()
+    Image.open(io.BytesIO(image)).resize((side, side)).save(file, "PNG")
+    return file.getvalue()
+
+
+def read_truly(dataset: Dataset, engine: PictogramDraw, batch: Batch, empty: bool) -> Answers:
+    states = [None if empty else engine.world.sample(batch.prompt.text, seed) for seed in batch.seeds]
+    n = len(states)
+    return Answers(
+        index=np.array(batch.index),
+        seed=np.array(batch.seeds),
+        image_key=batch.image_keys,
+        person=np.array([state is not None for state in states]),
+        person_probability=np.ones(n),
+        value={a.name: np.array([a.attributes.index(s[a.name]) if s else -1 for s in states]) for a in dataset.axes},
+        probability={a.name: np.ones(n) for a in dataset.axes},
+        vlm="true state",
+    )
+
+
+def run_of(
+    root: Path,
+    worlds: Sequence[str] = ("birch",),
+    subjects: Sequence[str] = ("nurse",),
+    axes: Sequence[str] | None = ("gender", "clothing", "disability"),
+    images: int = 10,
+    empty: Condition = never,
+    failed: Condition = never,
+    side: int = 64,
+    person: bool = True,
+) -> tuple[Path, str]:
+    """A run directory and its store, made by the project's own writers: (run, store)."""
+    root.mkdir(exist_ok=True)
+    dataset = replace(load_dataset("occupation").select(axes=axes), subjects=tuple(subjects))
+    dataset = dataset if person else replace(dataset, person=None)
+    experiment = experiment_of(root, worlds, dataset, images)
+    directory = RunDirectory(experiment)
+    with directory.claimed():
+        directory.write_config()
+        tables, failures = [], []
+        for model in experiment.models:
+            prompts = [prompt for subject in subjects for prompt in prompts_of(dataset, subject)]
+            cells = [observed(experiment, model, prompt, empty, failed, side) for prompt in prompts]
+            tables.append(answer_rows(model.name, dataset, cells))
+            failures += [
+                (f"{model.name} / {c.prompt.text}", "generate", "OOM", 4, c.failures[0]) for c in cells if c.failures
+            ]
+        write_table(directory.path / "answers.parquet", pa.concat_tables(tables))
+        frame = pd.DataFrame(failures, columns=FAILURES.names)
+        write_table(directory.path / "failures.parquet", table_of(frame, FAILURES))
+        analyze(directory.path / "answers.parquet", directory.path, experiment.settings)
+        directory.write_record("done", began="2030-01-02T03:04:05+00:00", ended="2030-01-02T04:00:00+00:00", notes=[])
+    return directory.path, experiment.store
+
+
+def page_of(run: Path, store: str) -> str:
+    return write_report(run, store).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Two models, two subjects of which one is hostile, one counterfactual without people and one that failed."""
+    return run_of(
+        tmp_path_factory.mktemp("trial"),
+        worlds=("alder", "birch"),
+        subjects=("nurse", HOSTILE),
+        empty=lambda prompt: prompt.subject == "nurse" and prompt.source_value == "male",
+        images=24,
+        failed=lambda prompt: prompt.subject == HOSTILE and prompt.source_value == "female",
+    )
+
+
+def test_the_page_loads_nothing_but_itself(trial: tuple[Path, str]) -> None:
+    page = page_of(*trial)
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "url(" not in page
+    assert "@import" not in page
+    references = re.findall(r'(?:src|href|action|data|srcset)="([^"]*)"', page)
+    assert references
+    assert all(reference.startswith(("data:image/", "#")) for reference in references)
+
+
+def test_hostile_names_stay_text(trial: tuple[Path, str]) -> None:
+    page = page_of(*trial)
+    assert HOSTILE not in page
+    assert "<script>alert" not in page
+    assert page.count("<script>") == page.count("</script>") == 2  # the page's own
+    assert HOSTILE in unescape(page)
+    hostile = heatmap([HOSTILE[:18]], [HOSTILE[:18]], [[0.1]], [[True]], limit=1, label=HOSTILE, titles=[[HOSTILE]])
+    assert "<script" not in hostile
+
+
+def test_every_number_of_the_matrices_is_in_its_cell(trial: tuple[Path, str]) -> None:
+    run, store = trial
+    page = page_of(run, store)
+    for (model, subject), cells in pd.read_parquet(run / "matrices.parquet").groupby(["model", "subject"]):
+        article = article_of(page, str(subject), str(model))
+        drawn = re.findall(r'font-weight="\d+">([^<]*)</text></g>', article)
+        assert drawn == [signed(value) for value in cells["is"]]
+        for cell in cells[cells["is"].notna()].itertuples():
+            assert (
+                f"w {cell.w_init:.2f} at first, {cell.w_after:.2f} after; {cell.n_init} and {cell.n_after} images"
+                in article
+            )
+
+
+def article_of(page: str, subject: str, model: str) -> str:
+    for article in page.split("<article")[1:]:
+        if f"<h3>{subject} on {model}</h3>" in unescape(article):
+            return article.split("</article>")[0]
+    raise AssertionError(f"no article about {subject} on {model}")
+
+
+def test_cells_are_bold_exactly_where_the_interval_leaves_out_zero(trial: tuple[Path, str]) -> None:
+    run, store = trial
+    page = page_of(run, store)
+    spread = pd.read_parquet(run / "uncertainty.parquet")
+    cells = spread[(spread["model"] == "pictogram-birch") & (spread["subject"] == "nurse")]
+    weights = re.findall(r'font-weight="(\d+)">[^<]*</text></g>', article_of(page, "nurse", "pictogram-birch"))
+    assert [weight == "700" for weight in weights] == ((cells["low"] > 0) | (cells["high"] < 0)).tolist()
+    assert {"400", "700"} == set(weights)
+
+
+def test_a_cell_that_may_be_chance_is_paler_and_an_undefined_one_is_hatched() -> None:
+    drawn = heatmap(["a"], ["x", "y", "z"], [[-0.4, -0.4, np.nan]], [[True, False, False]], limit=0.5, label="matrix")
+    sure, unsure, undefined = re.findall(r"<g><title>.*?</g>", drawn)
+    brightness = [sum(bytes.fromhex(cell.split('fill="#')[1][:6])) for cell in (sure, unsure)]
+    assert brightness[0] < brightness[1] - 100
+    assert "n/a" in undefined
+    assert "<path" in undefined
+    assert "<path" not in sure + unsure
+
+
+def test_the_headline_is_the_lowest_significant_interaction_and_its_share(trial: tuple[Path, str]) -> None:
+    run, store = trial
+    page = unescape(page_of(run, store))
+    spread = pd.read_parquet(run / "uncertainty.parquet")
+    off = spread[(spread["source_axis"] != spread["target_axis"]) & spread["is"].notna()]
+    negative = off[off["high"] < 0].sort_values("is")
+    assert len(negative), "the trial is meant to have one"
+    lowest = negative.iloc[0]
+    sentence = re.search(r"Strongest: diversifying (.*?)</p>", page, re.DOTALL)
+    assert sentence is not None
+    for words in (lowest["source_axis"], lowest["target_axis"], lowest["model"], lowest["subject"]):
+        assert words in sentence[1]
+    interval = f"IS {signed(lowest['is'])} (95% interval {signed(lowest['low'])} to {signed(lowest['high'])})"
+    assert interval in sentence[1]
+    assert f"of {len(off)} interactions between two axes are significantly negative: {len(negative)} tip" in page
+
+
+def test_undefined_entries_say_why_and_failures_are_listed(trial: tuple[Path, str]) -> None:
+    page = unescape(page_of(*trial))
+    assert "gender on every axis: gender = male: none of its 24 images shows a person" in page
+    assert "gender on every axis: gender = female: no images" in page
+    assert "2 batches failed for good" in page
+    assert f"A photo of a female {HOSTILE}: it broke" in page
+    assert "Drop rates differ strongly between the counterfactuals of gender on pictogram-alder" in page
+
+
+def test_images_are_the_stores_and_can_be_decoded(trial: tuple[Path, str]) -> None:
+    run, store = trial
+    article = article_of(page_of(run, store), "nurse", "pictogram-birch")
+    shown = [base64.b64decode(image) for image in re.findall(r'src="data:image/png;base64,([^"]*)"', article)]
+    answers = pd.read_parquet(run / "answers.parquet")
+    initial = answers[
+        (answers["model"] == "pictogram-birch") & (answers["subject"] == "nurse") & (answers["source_axis"] == "")
+    ]
+    keys = initial.drop_duplicates("image").sort_values("image")["image_key"].head(8).tolist()
+    held = {
+        row["image_key"]: row["image"]["bytes"]
+        for path in Path(store).glob("images/*/*.parquet")
+        for row in pq.read_table(path).to_pylist()
+    }
+    assert shown[:8] == [held[key] for key in keys]
+    for image in shown:
+        assert Image.open(io.BytesIO(image)).size == (64, 64)
+    assert len(re.findall('<img [^>]*alt="Image', article)) == len(shown)
+    assert 'class="tiny"' in article
+
+
+def test_large_images_are_scaled_down(tmp_path: Path) -> None:
+    run, store = run_of(tmp_path, axes=("clothing",), images=2, side=400)
+    images = re.findall(r'src="data:image/jpeg;base64,([^"]*)"', page_of(run, store))
+    assert len(images) == 2 + 2 * 2
+    assert all(Image.open(io.BytesIO(base64.b64decode(image))).size == (192, 192) for image in images)
+
+
+def test_missing_and_damaged_shards_leave_a_note_and_the_rest(tmp_path: Path) -> None:
+    run, store = run_of(tmp_path, images=4)
+    whole = page_of(run, store)
+    shards = sorted(Path(store).glob("images/*/*.parquet"))
+    for shard_path in shards[::2]:
+        shard_path.write_bytes(shard_path.read_bytes()[:-20])
+    for shard_path in shards[1::2]:
+        shard_path.unlink()
+    page = page_of(run, store)
+    assert "<img" not in page
+    assert "image not in the store" in page
+    assert "image not readable in the store" in page
+    assert re.findall(r"<svg.*?</svg>", page) == re.findall(r"<svg.*?</svg>", whole)
+
+
+def test_one_subject_and_one_axis_are_enough(tmp_path: Path) -> None:
+    page = page_of(*run_of(tmp_path, axes=("gender",), images=8))
+    assert "No interaction between two axes is significantly negative" in page
+    assert "Images behind gender on gender" in page
+
+
+def test_the_same_inputs_make_the_same_bytes(trial: tuple[Path, str]) -> None:
+    assert page_of(*trial) == page_of(*trial)
+
+
+def test_a_page_too_large_shows_the_most_telling_pairs(
+    trial: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("results.report._DETAILED", 1)
+    page = page_of(*trial)
+    assert "distributions are shown for 1 and example images for 1 of 4 pairs" in page
+    pictured = [article for article in page.split("<article")[1:] if "<img" in article]
+    chosen = re.search(r'data-first="(\d+)"', page)
+    assert chosen is not None
+    assert len(pictured) == 1
+    assert f'id="pair-{chosen[1]}"' in pictured[0]
+
+
+def test_a_full_page_takes_no_more_images(trial: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("results.report._BYTES", 1)
+    assert "distributions are shown for 4 and example images for 1 of 4 pairs" in page_of(*trial)
+
+
+def test_without_a_person_question_every_image_counts(tmp_path: Path) -> None:
+    page = page_of(*run_of(tmp_path, worlds=("elm",), axes=("gender",), images=8, person=False))
+    assert "<dt>left out</dt><dd>no image</dd>" in page
+    assert "Images without a person" not in page
+
+
+def test_a_record_of_the_fingerprint_alone_is_enough(tmp_path: Path) -> None:
+    run, store = run_of(tmp_path, axes=("gender",), images=2)
+    fingerprint = json.loads((run / "run.json").read_text())["fingerprint"]
+    (run / "run.json").write_text(json.dumps({"fingerprint": fingerprint}))
+    assert "<dt>versions</dt><dd>not recorded</dd>" in page_of(run, store)
+
+
+def test_a_run_without_tables_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match="is no run directory"):
+        write_report(tmp_path, str(tmp_path))
+    run, store = run_of(tmp_path / "trial", axes=("gender",), images=2)
+    (run / "matrices.parquet").unlink()
+    with pytest.raises(RunDirectoryError, match=r"holds no matrices\.parquet.*seesaw sweep .*config\.yaml"):
+        write_report(run, store)
+    assert not (run / "report").exists()
+
+
+@pytest.mark.parametrize("name", ["answers", "distributions", "matrices", "uncertainty", "failures"])
+def test_a_truncated_table_is_named(tmp_path: Path, name: str) -> None:
+    run, store = run_of(tmp_path, axes=("gender",), images=2)
+    path = run / f"{name}.parquet"
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(RunDirectoryError, match=rf"{name}\.parquet' cannot be read.*delete it"):
+        write_report(run, store)
+
+
+@pytest.mark.parametrize(("name", "content"), [("run.json", '{"state": '), ("run.json", "[]"), ("config.yaml", "a: [")])
+def test_a_broken_record_is_named(tmp_path: Path, name: str, content: str) -> None:
+    run, store = run_of(tmp_path, axes=("gender",), images=2)
+    (run / name).write_text(content)
+    with pytest.raises(RunDirectoryError, match=re.escape(name)):
+        write_report(run, store)

@@ -1,0 +1,76 @@
+"""Example images of a run, from its store into a page: tiny ones as they are, large ones as small JPEGs."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from PIL import Image
+
+from results.errors import StoreError
+from results.identity import batch_key, image_seed
+from results.record import FIRST
+from results.store import Store, shard_folder
+
+__all__ = ["Album", "Picture"]
+
+_SIDE = 192  # px, of what a large image is scaled down to
+_TINY = 128  # px, up to which an image is shown to the pixel
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A data URI, or "" and the reason in `missing`; `tiny` images are to be scaled without smoothing."""
+
+    uri: str
+    tiny: bool = False
+    missing: str = ""
+
+
+class Album:
+    """Looks up the images of first batches; `models` are identities by name, `seed` the run's root seed.
+
+    `size` counts the characters of all URIs that it gave, since a page must stay small enough to open.
+    """
+
+    def __init__(self, store: str, models: Mapping[str, str], seed: int) -> None:
+        self._store, self._models = Store(store), models
+        self._seeds = [image_seed(seed, index) for index in range(FIRST)]
+        self.size = 0
+
+    def pictures(self, model: str, prompt: str, image_keys: Sequence[str]) -> list[Picture]:
+        """The images `image_keys` of the first batch of a prompt. What is not there is a Picture without a URI."""
+        identity = self._models.get(model, "")
+        shard = f"{shard_folder('images', model, identity)}/{batch_key(identity, prompt, '', self._seeds)}.parquet"
+        try:
+            table = self._store.read(shard).select(["image_key", "image"])
+        except FileNotFoundError:
+            return [Picture("", missing="image not in the store")] * len(image_keys)
+        except (StoreError, OSError):
+            return [Picture("", missing="image not readable in the store: run seesaw verify")] * len(image_keys)
+        held = dict(zip(table.column("image_key").to_pylist(), table.column("image").to_pylist(), strict=True))
+        found = [
+            _picture(held[key]["bytes"]) if key in held else Picture("", missing="image not in the store")
+            for key in image_keys
+        ]
+        self.size += sum(len(picture.uri) for picture in found)
+        return found
+
+
+def _picture(encoded: bytes) -> Picture:
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            image.load()
+            tiny = max(image.size) <= _TINY
+            kind = Image.MIME.get(image.format or "", "")
+            if not tiny or not kind:
+                small = image.convert("RGB")
+                small.thumbnail((_SIDE, _SIDE))
+                file = io.BytesIO()
+                small.save(file, "JPEG", quality=82)
+                encoded, kind = file.getvalue(), "image/jpeg"
+    except (OSError, SyntaxError, ValueError):  # Pillow raises all three for bytes that are no image
+        return Picture("", missing="image cannot be decoded")
+    return Picture(f"data:{kind};base64,{base64.b64encode(encoded).decode()}", tiny)

@@ -1,0 +1,272 @@
+"""The report of a run: one HTML file that needs nothing but itself, made from the run directory and the store."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from results.bars import AxisBars, Distributions, axis_bars, reasons, undefined
+from results.errors import RunDirectoryError
+from results.findings import Finding, MeanMatrix, drops, findings, mean_matrix, recurrent, shares, telling
+from results.heatmap import colour, colour_bar, heatmap, ink, signed
+from results.pictures import Album
+from results.record import Record, read_run
+from results.strips import Strip, strips
+from results.tables import write_bytes
+
+__all__ = ["write_report"]
+
+_STRONGEST = 6  # findings of each sign that head the report
+_LISTED = 100  # failures, drop rates and the like that are listed; all are in the tables
+_DETAILED = 150  # pairs with distributions and example images, at most; all have their matrix
+_BYTES = 30_000_000  # of images in a report, after which no further pair gets any
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model and a subject as the page shows them."""
+
+    number: int
+    model: str
+    subject: str
+    heatmap: Markup
+    telling: Finding | None  #: the entry to look at first
+    style: str  #: that entry's colours
+    axes: tuple[AxisBars, ...]
+    undefined: tuple[str, ...]  #: why entries are NaN
+    known: Distributions
+    detailed: bool = False
+    strips: tuple[Strip, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The matrix of a model, averaged over its subjects; `partial` if an entry is undefined for any of them."""
+
+    model: str
+    subjects: int
+    heatmap: Markup
+    partial: bool
+
+
+def write_report(run: Path, store: str) -> Path:
+    """Write `report/index.html` of the run directory `run`, with examples from `store`; returns its path.
+
+    The same files make the same bytes. An image that the store lacks leaves a note in its place.
+
+    Raises:
+        RunDirectoryError: `run` is no run directory, has not been measured, or a file of it cannot be read or written.
+    """
+    page = _render(_context(read_run(run), store))
+    path = run / "report" / "index.html"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_bytes(path, page.encode())
+    except OSError as error:
+        raise RunDirectoryError(f"'{path}' cannot be written: {error.strerror}") from None
+    return path
+
+
+def _render(context: Mapping[str, Any]) -> str:
+    source = files("results").joinpath("report.html.j2").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"signed": signed, "percent": _percent, "count": lambda n: f"{n:,}", "clock": _clock}
+    return environment.from_string(source).render(context)
+
+
+def _percent(share: float) -> str:
+    """A share in per cent, whole unless that would say none or all of what is neither."""
+    return f"{share:.1%}" if 0 < share < 0.05 or 0.995 < share < 1 else f"{share:.0%}"
+
+
+def _clock(time: str) -> str:
+    """A time of run.json, which is ISO 8601 in UTC, to the minute."""
+    return f"{str(time)[:16].replace('T', ' ')} UTC"
+
+
+def _context(record: Record, store: str) -> dict[str, Any]:
+    cells = findings(record.matrix)
+    limit = _limit(cells)
+    pairs, cut = _detailed(record, store, _pairs(record, cells, limit))
+    strongest = sorted((c for c in cells if c.sure and c.source != c.target), key=lambda c: c.value)
+    measured = {(pair.model, pair.subject): pair for pair in pairs}
+    wanted = itertools.product(record.models, record.run["fingerprint"].get("subjects", []))
+    dropped = drops(record.cells)
+    return {
+        "name": str(record.config.get("name", record.path.name)),
+        "config": record.config,
+        "run": record.run,
+        "settings": _settings(record),
+        "counts": _counts(record),
+        "negative": [c for c in strongest if c.value < 0][:_STRONGEST],
+        "positive": [c for c in reversed(strongest) if c.value > 0][:_STRONGEST],
+        "shares": shares(cells),
+        "recurrent": recurrent(cells),
+        "means": _means(record, limit),
+        "pairs": pairs,
+        "models": list(dict.fromkeys(pair.model for pair in pairs)),
+        "subjects": list(dict.fromkeys(pair.subject for pair in pairs)),
+        "by_name": measured,
+        "first": min(pairs, key=_rank),
+        "cut": cut,
+        "lost": [both for both in wanted if both not in measured],
+        "drops": dropped,
+        "uneven": sorted({(drop.model, drop.source) for drop in dropped if drop.uneven}),
+        "failures": record.failures.to_dict("records"),
+        "listed": _LISTED,
+        "colour_bar": Markup(colour_bar(limit)),
+    }
+
+
+def _limit(cells: Sequence[Finding]) -> float:
+    """Where colours are full: the largest |IS| off the diagonal, or at all if there is none, rounded up to a tenth."""
+    defined = [c for c in cells if not math.isnan(c.value)]
+    largest = max((abs(c.value) for c in [c for c in defined if c.source != c.target] or defined), default=0.0)
+    return max(0.2, math.ceil(round(10 * largest, 6)) / 10)
+
+
+def _counts(record: Record) -> dict[str, int]:
+    return {
+        "images": int(record.cells["asked"].sum()),
+        "dropped": int(record.cells["dropped"].sum()),
+        "answers": record.answers,
+        "cells": len(record.cells),
+    } | {name: record.matrix[column].nunique() for name, column in (("models", "model"), ("subjects", "subject"))}
+
+
+def _settings(record: Record) -> dict[str, Any]:
+    """How the answers became numbers, in as few words as that takes."""
+    metric: Mapping[str, str] = record.about.get("metric", {})
+    targets: Mapping[str, Mapping[str, float]] = record.about.get("targets", {})
+    return {
+        "metric": sorted(set(metric.values())),
+        "metric_by_axis": metric if len(set(metric.values())) > 1 else {},
+        "intervention": record.about.get("intervention", ""),
+        "dataset": record.about.get("dataset", ""),
+        "targets": {axis: t for axis, t in targets.items() if max(t.values()) - min(t.values()) > 1e-9},
+    }
+
+
+def _pairs(record: Record, cells: Sequence[Finding], limit: float) -> list[Pair]:
+    """Every pair of the matrices, in their order, without its pictures."""
+    rows = dict(iter(record.distributions.groupby(["model", "subject"], sort=False)))
+    images: dict[tuple[str, str], dict[tuple[str, str], tuple[int, int]]] = {}
+    for model, subject, source, value, asked, dropped in record.cells.itertuples(index=False):
+        images.setdefault((model, subject), {})[source, value] = asked, dropped
+    by_pair: dict[tuple[str, str], list[Finding]] = {}
+    for cell in cells:
+        by_pair.setdefault((cell.model, cell.subject), []).append(cell)
+    targets = record.about.get("targets", {})
+    return [
+        _pair(number, mine, Distributions(rows[key]), images.get(key, {}), targets, limit)
+        for number, (key, mine) in enumerate(by_pair.items())
+    ]
+
+
+def _pair(
+    number: int,
+    cells: list[Finding],
+    known: Distributions,
+    images: Mapping[tuple[str, str], tuple[int, int]],
+    targets: Mapping[str, Mapping[str, float]],
+    limit: float,
+) -> Pair:
+    model, subject, first = cells[0].model, cells[0].subject, telling(cells)
+    why = undefined(cells, known, images)
+    rows, columns = list(dict.fromkeys(c.source for c in cells)), list(dict.fromkeys(c.target for c in cells))
+    shape = len(rows), len(columns)
+    titles = np.array([_tooltip(c, reason) for c, reason in zip(cells, why, strict=True)], np.object_).reshape(shape)
+    label = f"IS matrix of {subject} on {model}" + (f"; lowest: {_tooltip(first)}" if first else "; nothing is defined")
+    picture = heatmap(
+        rows,
+        columns,
+        np.array([c.value for c in cells]).reshape(shape),
+        np.array([c.sure for c in cells]).reshape(shape),
+        limit=limit,
+        label=label,
+        titles=titles.tolist(),
+        mark=(rows.index(first.source), columns.index(first.target)) if first else None,
+    )
+    return Pair(
+        number=number,
+        model=model,
+        subject=subject,
+        heatmap=Markup(picture),
+        telling=first,
+        style=_style(first.value, limit) if first else "",
+        axes=axis_bars(known, cells, targets),
+        undefined=reasons(cells, why),
+        known=known,
+    )
+
+
+def _tooltip(c: Finding, undefined: str = "") -> str:
+    if undefined:
+        return f"{c.source} on {c.target}: {undefined}"
+    return (
+        f"{c.source} on {c.target}: IS {signed(c.value)}, 95% interval {signed(c.low)} to {signed(c.high)}; "
+        f"w {c.w_init:.2f} at first, {c.w_after:.2f} after; {c.n_init} and {c.n_after} images"
+    )
+
+
+def _style(value: float, limit: float) -> str:
+    fill = colour(value, limit)
+    return f"background:{fill};color:{ink(fill)}"
+
+
+def _rank(pair: Pair) -> tuple[bool, float, int]:
+    """The most telling pairs first: those with the lowest entry that is significant, then the others."""
+    found = pair.telling
+    return (True, 0.0, pair.number) if found is None else (not found.sure, found.value, pair.number)
+
+
+def _detailed(record: Record, store: str, pairs: list[Pair]) -> tuple[list[Pair], bool]:
+    """The pairs with their images, the most telling first for as long as the page stays small; whether any was cut."""
+    album = Album(store, record.models, record.run["fingerprint"]["seed"])
+    examples = dict(iter(record.examples.groupby(["model", "subject"], sort=False)))
+    made: dict[int, tuple[Strip, ...]] = {}
+    cut = len(pairs) > _DETAILED
+    for pair in sorted(pairs, key=_rank)[:_DETAILED]:
+        rows = examples.get((pair.model, pair.subject))
+        made[pair.number] = ()
+        if pair.telling is None or rows is None:
+            continue
+        if album.size < _BYTES:
+            made[pair.number] = strips(pair.telling, rows, pair.known, album)
+        else:
+            cut = True
+    return [replace(pair, detailed=pair.number in made, strips=made.get(pair.number, ())) for pair in pairs], cut
+
+
+def _means(record: Record, limit: float) -> list[Mean]:
+    rows, columns = (list(dict.fromkeys(record.matrix[name])) for name in ("source_axis", "target_axis"))
+    means = []
+    for model, cells in record.matrix.groupby("model", sort=False):
+        mean, subjects = mean_matrix(cells, rows, columns), cells["subject"].nunique()
+        titles = [
+            [_mean_tooltip(mean, (i, j), f"{x} on {y}") for j, y in enumerate(columns)] for i, x in enumerate(rows)
+        ]
+        sure: NDArray[np.bool_] = (mean.low > 0) | (mean.high < 0)
+        label = f"Mean IS matrix of {model} over {subjects} subjects"
+        picture = heatmap(rows, columns, mean.mean, sure, limit=limit, label=label, titles=titles)
+        means.append(Mean(str(model), subjects, Markup(picture), bool((mean.subjects < subjects).any())))
+    return means
+
+
+def _mean_tooltip(mean: MeanMatrix, at: tuple[int, int], name: str) -> str:
+    if not mean.subjects[at]:
+        return f"{name}: undefined for every subject"
+    return (
+        f"{name}: mean IS {signed(mean.mean[at])}, 95% interval {signed(mean.low[at])} to {signed(mean.high[at])}; of "
+        f"{mean.subjects[at]} subjects {mean.negative[at]} significantly below 0, {mean.positive[at]} above"
+    )
