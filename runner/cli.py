@@ -92,8 +92,9 @@ def sweep(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
     from runner.events import json_lines
     from runner.progress import display
     from runner.run import run_sweep
+    from runner.streams import own
 
-    return run_sweep(experiment, json_lines() if as_json else display())
+    return run_sweep(experiment, json_lines(own(1)) if as_json else display(own(2)))
 
 
 @main.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -100,7 +99,7 @@ class Events:
         self._tell("end", **fields)
 
 
-def json_lines(stream: IO[str] = sys.stdout) -> Callable[[str, Mapping[str, Any], Counts], None]:
+def json_lines(stream: IO[str]) -> Callable[[str, Mapping[str, Any], Counts], None]:
     """One JSON object a line: `event`, `time` (Unix seconds), the event's own fields, and the counts."""
 
     def show(kind: str, fields: Mapping[str, Any], counts: Counts) -> None:

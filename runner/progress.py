@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,9 +17,9 @@ __all__ = ["display"]
 _EVERY = 10.0  # seconds between plain lines: a log of a week stays readable
 
 
-def display() -> Callable[[str, Mapping[str, Any], Counts], None]:
-    """Whoever shows events on standard error: live on a terminal, a line every ten seconds elsewhere."""
-    return _Live() if sys.stderr.isatty() else _Lines()
+def display(stream: TextIO) -> Callable[[str, Mapping[str, Any], Counts], None]:
+    """Whoever shows events on `stream`: live on a terminal, a line every ten seconds elsewhere."""
+    return _Live(stream) if stream.isatty() else _Lines(stream)
 
 
 def _rate(counts: Counts, began: float) -> tuple[float, float]:
@@ -63,7 +62,8 @@ def _said(kind: str, fields: Mapping[str, Any]) -> str | None:
 
 
 class _Lines:
-    def __init__(self) -> None:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
         self._began = self._last = time.monotonic()
 
     def __call__(self, kind: str, fields: Mapping[str, Any], counts: Counts) -> None:
@@ -72,16 +72,16 @@ class _Lines:
             self._last = time.monotonic()
             line = f"{counts.batches_done}/{counts.batches} batches: {_figures(counts, self._began)}"
         if line is not None:
-            print(line, file=sys.stderr, flush=True)
+            print(line, file=self._stream, flush=True)
 
 
 class _Live:
-    def __init__(self) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._began = time.monotonic()
         self._progress = Progress(
             TextColumn("batches"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             TextColumn("{task.description}"),
-            console=Console(stderr=True),
+            console=Console(file=stream),
         )  # fmt: skip
         self._task: TaskID | None = None
 

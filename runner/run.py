@@ -27,6 +27,7 @@ from runner.fleet import Fleet
 from runner.lab import FleetLab
 from runner.plan import make_plan
 from runner.rundir import RunDirectory
+from runner.streams import diverted
 
 __all__ = ["run_sweep"]
 
@@ -54,7 +55,7 @@ def run_sweep(experiment: Experiment, show: Callable[[str, Mapping[str, Any], Co
             f"{plan.total('answers_held'):,} of {plan.total('batches'):,} batches are in the store"
         )
         try:
-            with connected(experiment):
+            with diverted(directory.logs / "driver.log"), connected(experiment):
                 preflight(experiment)
                 observed = asyncio.run(_observe(experiment, store, directory, events))
             state = _write(experiment, directory, observed, events)

@@ -79,7 +79,7 @@ class RunDirectory:
             record = read_record(self.path)
         except InputError:
             return False
-        tables = ("answers", "distributions", "matrices", "failures")
+        tables = ("answers", "distributions", "matrices", "uncertainty", "failures")
         return (
             record.get("state") == "done"
             and record["fingerprint"] == self._experiment.fingerprint()

@@ -26,7 +26,10 @@ CONFIGS = {
     "a model without engine": ("models: [{name: x}]", "needs a 'engine'"),
     "unknown engine": ("models: [{name: x, engine: diffusrs}]", "engine 'diffusrs' is unknown"),
     "engine in no module": ("models: [{name: x, engine: 'nowhere.at_all:E'}]", "no module 'nowhere' can be imported"),
-    "unknown engine setting": ("models: [{name: x, engine: pictogram-draw, settings: {wrld: elm}}]", "no setting 'wrld'"),
+    "unknown engine setting": (
+        "models: [{name: x, engine: pictogram-draw, settings: {wrld: elm}}]",
+        "no setting 'wrld'",
+    ),
     "unknown vlm": ("vqa: pictogram-vlmm", "no vlm 'pictogram-vlmm' in vlms/; did you mean 'pictogram-vlm'?"),
     "unknown metric": ("metric: nominl", "did you mean 'nominal'?"),
     "unknown intervention": ("intervention: none", "intervention"),

@@ -127,7 +127,9 @@ def test_a_sweep_writes_the_contract_s_files_resumes_as_a_no_op_and_grows(config
 def test_images_and_tables_open_in_pandas_duckdb_and_datasets(config, tmp_path, seesaw):
     import datasets
 
-    command = seesaw("sweep", config, "models=[{name: two, engine: pictogram-draw, settings: {world: cedar}}]", "images=8")
+    command = seesaw(
+        "sweep", config, "models=[{name: two, engine: pictogram-draw, settings: {world: cedar}}]", "images=8"
+    )
     assert command.code == 0, command.err
     shards = str(tmp_path / "store/images/*/*.parquet")
     loaded = datasets.load_dataset("parquet", data_files=shards, split="train", cache_dir=str(tmp_path / "cache"))
