@@ -43,6 +43,10 @@ class Counts:
     notes: list[str] = field(default_factory=list)
 
 
+def _nobody(kind: str, fields: Mapping[str, Any], counts: Counts) -> None:
+    """Show nothing."""
+
+
 class Events:
     """Counts what happens and passes it on as (kind, fields) to whoever shows it."""
 
@@ -52,7 +56,10 @@ class Events:
         self._show = show
 
     def _tell(self, kind: str, **fields: Any) -> None:
-        self._show(kind, fields, self.counts)
+        try:
+            self._show(kind, fields, self.counts)
+        except OSError:  # the terminal or the reader of a pipe has gone: the work is worth more than its display
+            self._show = _nobody
 
     def start(self, **fields: Any) -> None:
         self._tell("start", **fields)

@@ -57,7 +57,7 @@ class Pool:
         self._replicas: set[Replica] = set()
         self._starting: set[asyncio.Task[None]] = set()
         self._made = self._stillborn = self._fruitless = 0  # the last two: deaths since anything went right
-        self._broken: SeesawError | None = None
+        self._broken: BaseException | None = None
         self.stopping = False
 
     def start(self) -> None:
@@ -120,7 +120,13 @@ class Pool:
         replica = Replica(f"{self.name}-{self._made}", None)
         task = asyncio.create_task(self._load(replica))
         self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+        task.add_done_callback(self._loaded)
+
+    def _loaded(self, task: asyncio.Task[None]) -> None:
+        """A replica's start that ended in an error of ours must end the run, not leave it waiting for a replica."""
+        self._starting.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._break(error)
 
     async def _load(self, replica: Replica) -> None:
         """Start one replica and wait until it has loaded; its death here counts as fruitless."""
@@ -164,7 +170,7 @@ class Pool:
         else:
             self._spawn()
 
-    def _break(self, error: SeesawError) -> None:
+    def _break(self, error: BaseException) -> None:
         self._broken = self._broken or error
         self._slots.put_nowait(None)
 
