@@ -20,8 +20,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors.engines import VQAQuestion
 from actors.tti import ImageBatch, TTIActor
-from actors.vqa import Questionnaire
-from actors.vqa_actor import AnswerBatch, VQAActor
+from actors.vqa import AnswerBatch, Questionnaire, VQAActor
 from results.errors import BatchFailed, EnvironmentFault, Interrupted, SeesawError
 from runner.config import ModelConfig, VLMConfig
 from runner.events import Events

@@ -1,0 +1,261 @@
+"""`vllm`: a VLM hosted by vLLM in the actor's own process.
+
+All questions of a call go to vLLM together, image by image, each image first in its prompts, so that what comes before
+a question is computed once (vLLM's prefix cache, in whole blocks) and an image is encoded once.
+
+`answers: score` reads the raw probabilities of the tokens that tell the choices apart (see `choice_tree`): one token
+a question, mostly. `answers: constrain` lets vLLM write one of the choices under a grammar's mask; the probabilities
+are scored beside it, so it costs more, and where tokens of the mask lead elsewhere than the likeliest choice, `answer`
+and the largest of `probabilities` may differ.
+
+What a call answers depends, bit for bit, on the call alone and not on calls before it: caches are emptied first. One
+exception saves a second reading of every image: a call with other questions about images of the call before it
+(the questions that follow the person question) goes on from that call's cache, always in the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from PIL import Image
+
+from actors.chat_prompt import CodedQuestion, chat_prompt, code_question
+from actors.choice_tree import reply
+from actors.engines import Reply, VQAQuestion
+from actors.vlm_settings import VLMSettings, vlm_identity
+from results.errors import EnvironmentFault
+
+__all__ = ["VLLMEngine"]
+
+Request = tuple[bytes, Sequence[VQAQuestion]]
+#: Sampling parameters of vLLM take that many tokens to report on (`MAX_LOGPROB_TOKEN_IDS`).
+REPORTED = 128
+
+
+class VLLMEngine:
+    """A VQA engine; see `VLMSettings` for its settings. `alive` turns False when vLLM fails amid requests.
+
+    One engine a process: when one is collected, vLLM takes down what all engines of the process share.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = VLMSettings.read(settings)
+        self.alive = True
+        self.llm = _load(self.settings)
+        self.tokenizer: Any = self.llm.get_tokenizer()
+        self.chat = chat_prompt(self._render, {"type": "image_pil", "image_pil": _blank(64)}, self.settings)
+        self._plans: dict[VQAQuestion, _Plan] = {}
+        self._before: tuple[frozenset[bytes], frozenset[VQAQuestion]] = (frozenset(), frozenset())
+        self._counts = {"images": 0, "questions": 0, "requests": 0, "prompt_tokens": 0, "cached_tokens": 0}
+        self._seconds = 0.0
+
+    @classmethod
+    def identity(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return vlm_identity(settings)
+
+    def check(self, questions: Sequence[VQAQuestion]) -> None:
+        """EnvironmentFault for choices that come to the same tokens, that the grammar masks, or that do not fit.
+
+        Ends with a question about an empty image, so that an engine that cannot answer says so before work starts.
+        """
+        room = self.llm.model_config.max_model_len
+        for question in questions:
+            coded = self._plan(question).coded
+            expanded = self._expanded(coded) + max(map(len, coded.sequences))
+            if expanded > room:
+                raise EnvironmentFault(
+                    f"'{question.text}' with an image of 1024 x 1024 takes {expanded} tokens, but max_model_len of "
+                    f"'{self.settings.model}' is {room}; raise it, or bound the image's pixels in mm_processor_kwargs"
+                )
+        if self.settings.answers == "constrain":
+            from actors.choice_mask import refuse_masked_choices, vllm_grammar_backend
+
+            backend = vllm_grammar_backend(self.llm.llm_engine.vllm_config, self.tokenizer)
+            refuse_masked_choices(backend, [self._plan(q).coded for q in questions], self.tokenizer)
+        file = io.BytesIO()
+        _blank(64).save(file, "PNG")
+        self.ask([(file.getvalue(), questions)])
+        self._before = (frozenset(), frozenset())
+
+    def ask(self, requests: Sequence[Request]) -> list[list[Reply]]:
+        """Replies in the order of the requests. What vLLM or PIL raise goes through; see `alive`."""
+        if not self.alive:  # vLLM would go round for ever over the requests that it never finished
+            raise RuntimeError(f"the engine of '{self.settings.model}' died in an earlier call")
+        began = time.perf_counter()
+        prompts, sampling = self.requests(requests)
+        if not prompts:
+            return [[] for _ in requests]
+        self._forget(requests)
+        try:
+            outputs = self.llm.generate(prompts, sampling, use_tqdm=False)
+        except Exception:
+            # In-process, a failed step leaves its requests half done in the scheduler: nothing after it can be trusted.
+            self.alive = not self.llm.llm_engine.has_unfinished_requests()
+            raise
+        replies, at = [], 0
+        for _, questions in requests:
+            answered = []
+            for question in questions:
+                plan = self._plan(question)
+                answered.append(plan.reply(outputs[at : at + len(plan.sampling)]))
+                at += len(plan.sampling)
+            replies.append(answered)
+        self._count(requests, outputs, time.perf_counter() - began)
+        return replies
+
+    def requests(self, requests: Sequence[Request]) -> tuple[list[Any], list[Any]]:
+        """What `LLM.generate` takes: prompts and their sampling parameters, image by image."""
+        prompts: list[Any] = []
+        sampling: list[Any] = []
+        for file, questions in requests:
+            picture = {"image": Image.open(io.BytesIO(file)).convert("RGB")}
+            content = {"image": hashlib.sha256(file).hexdigest()}  # else vLLM hashes the pixels for every question
+            for question in questions:
+                plan = self._plan(question)
+                sampling += plan.sampling
+                prompts += [
+                    {"prompt_token_ids": tokens, "multi_modal_data": picture, "multi_modal_uuids": content}
+                    for tokens in plan.prompts
+                ]
+        return prompts, sampling
+
+    def metrics(self) -> dict[str, float]:
+        """Totals since the start: `questions`, `seconds` in `ask`, `hit_rate` of the prefix cache by tokens, ..."""
+        tokens = self._counts["prompt_tokens"]
+        return {
+            **self._counts,
+            "seconds": self._seconds,
+            "hit_rate": self._counts["cached_tokens"] / tokens if tokens else 0.0,
+            "cache_block": self.llm.llm_engine.vllm_config.cache_config.block_size,
+        }
+
+    def _count(self, requests: Sequence[Request], outputs: Sequence[Any], seconds: float) -> None:
+        self._counts["images"] += len(requests)
+        self._counts["questions"] += sum(len(questions) for _, questions in requests)
+        self._counts["requests"] += len(outputs)
+        self._counts["prompt_tokens"] += sum(len(o.prompt_token_ids) for o in outputs)
+        self._counts["cached_tokens"] += sum(o.num_cached_tokens or 0 for o in outputs)
+        self._seconds += seconds
+
+    def _forget(self, requests: Sequence[Request]) -> None:
+        """Empty the caches, unless these are further questions about images of a call that began empty."""
+        images = frozenset(file for file, _ in requests)
+        questions = frozenset(q for _, asked in requests for q in asked)
+        seen, asked = self._before
+        if images <= seen and not questions & asked:
+            self._before = (frozenset(), frozenset())
+            return
+        self._before = (images, questions)
+        self.llm.reset_prefix_cache()
+        self.llm.llm_engine.reset_encoder_cache()
+
+    def _plan(self, question: VQAQuestion) -> _Plan:
+        if question not in self._plans:
+            coded = code_question(question, self.chat, self._encode, self.settings)
+            self._plans[question] = _Plan(coded, self.settings.answers == "constrain")
+        return self._plans[question]
+
+    def _encode(self, text: str, whole: bool) -> list[int]:
+        # A template that does not write the beginning-of-text token leaves it to the tokenizer, as transformers does.
+        bos = self.tokenizer.bos_token
+        return list(self.tokenizer.encode(text, add_special_tokens=whole and not (bos and text.startswith(bos))))
+
+    def _render(self, messages: list[dict[str, Any]], generation: bool) -> str:
+        from vllm.renderers import ChatParams
+
+        params = ChatParams(chat_template_kwargs={"add_generation_prompt": generation, "tokenize": False})
+        _, prompt = self.llm.renderer.render_messages(messages, params)
+        return str(prompt["prompt"])
+
+    def _expanded(self, coded: CodedQuestion) -> int:
+        """Tokens of a prompt with its image, of 1024 x 1024."""
+        prompt = {"prompt_token_ids": list(coded.tokens), "multi_modal_data": {"image": _blank(1024)}}
+        return len(self.llm.renderer.process_for_engine(prompt, time.time())["prompt_token_ids"])
+
+
+class _Plan:
+    """The requests that one question about one image takes: those of its branchings, and a written answer."""
+
+    def __init__(self, coded: CodedQuestion, constrain: bool) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import StructuredOutputsParams
+
+        self.coded, self.constrain = coded, constrain
+        self.prompts: list[list[int]] = []
+        self.sampling: list[Any] = []
+        self.branching: list[int] = []
+        for number, branching in enumerate(coded.tree.branchings):
+            for start in range(0, len(branching.tokens), REPORTED):
+                self.branching.append(number)
+                self.prompts.append([*coded.tokens, *branching.prefix])
+                self.sampling.append(
+                    SamplingParams(
+                        max_tokens=1, temperature=0.0, detokenize=False,
+                        logprob_token_ids=list(branching.tokens[start : start + REPORTED]),
+                    )
+                )  # fmt: skip
+        if constrain:
+            longest = max(len(s.encode()) for s in coded.spellings) + 1
+            grammar = StructuredOutputsParams(choice=list(coded.spellings))
+            self.prompts.append(list(coded.tokens))
+            self.sampling.append(SamplingParams(max_tokens=longest, temperature=0.0, structured_outputs=grammar))
+
+    def reply(self, outputs: Sequence[Any]) -> Reply:
+        tree, question = self.coded.tree, self.coded.question
+        known: list[dict[int, float]] = [{} for _ in tree.branchings]
+        for number, output in zip(self.branching, outputs, strict=not self.constrain):
+            (first,) = output.outputs[0].logprobs
+            known[number].update((token, entry.logprob) for token, entry in first.items())
+        if not self.constrain:
+            return reply(question, tree, known)
+        written = outputs[-1].outputs[0].text
+        meant = {s.strip(): o for s, o in zip(self.coded.spellings, tree.owners, strict=True)}.get(written.strip())
+        if meant is None:
+            raise ValueError(f"constrained to {question.choices}, vLLM wrote {written!r}; use `answers: score`")
+        return reply(question, tree, known, question.choices[meant])
+
+
+def _blank(size: int) -> Image.Image:
+    return Image.new("RGB", (size, size), (255, 255, 255))
+
+
+def _load(settings: VLMSettings) -> Any:
+    """A `vllm.LLM` in this process; EnvironmentFault where there is no vLLM or no such model."""
+    source = settings.source
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # a load warns of some twenty things that nobody set
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    try:
+        import torch
+        import vllm
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        raise EnvironmentFault(f"engine 'vllm' cannot be imported: {error}; or use engine 'transformers'") from error
+    arguments: dict[str, Any] = {
+        "limit_mm_per_prompt": {"image": 1},
+        "mm_processor_cache_gb": 1,
+        "use_tqdm_on_load": False,
+        "disable_log_stats": True,
+        "structured_outputs_config": {"backend": "xgrammar"},
+    }
+    if current_platform.is_cpu():
+        # vLLM by itself takes nearly all memory for its cache, blocks of 128 tokens that hide short prefixes, and
+        # compiles for 20 s that gained nothing measurable here.
+        cache = 2**27 if settings.model == "pictogram" else 2**31
+        arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": cache, "block_size": 32}
+    arguments |= settings.engine_args
+    set_num_threads = torch.set_num_threads
+    try:
+        llm = vllm.LLM(source, revision=settings.revision, dtype=settings.precision, **arguments)
+    except (OSError, ValueError) as error:  # no such model or access; a value that this machine cannot do
+        raise EnvironmentFault(f"vLLM cannot load '{settings.model}': {error}") from error
+    finally:
+        # On the CPU vLLM replaces it by a stub that warns at every request; its own threads are not bound in-process.
+        torch.set_num_threads = set_num_threads
+    return llm

@@ -1,0 +1,101 @@
+"""The settings of the engines that run a VLM (`vllm`, `transformers`), and what identifies a VLM."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from results.errors import ConfigError, EnvironmentFault, nearest
+
+__all__ = ["PROMPT_FORMAT", "VLMSettings", "vlm_identity"]
+
+PROMPT_FORMAT = 1  #: raised whenever the same settings make another prompt, or weigh the choices otherwise
+EMBEDDED = Path(__file__).parent / "pictogram" / "vlm"
+#: What decides about a VLM's answers in its folder; everything else there (readme, images) does not.
+CONTENT = frozenset({".safetensors", ".bin", ".json", ".jinja", ".model", ".txt", ".py"})
+PINNED = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class VLMSettings:
+    """`settings` of a VLM's YAML.
+
+    `model` is a Hugging Face id, a folder, or `pictogram`, the embedded one. `prefix` and `suffix` stand around the
+    question, `system` before everything. `leading_space` says whether an answer begins with a space; unset, the chat
+    template says it (`Assistant: yes` or `assistant\\nyes`). `either_case` counts `Male` as `male`. `engine_args` go to
+    `vllm.LLM` as they are; the transformers engine reads `mm_processor_kwargs` alone.
+    """
+
+    model: str
+    revision: str | None = None
+    dtype: str = "auto"
+    answers: str = "score"
+    system: str = ""
+    prefix: str = ""
+    suffix: str = ""
+    leading_space: bool | None = None
+    either_case: bool = False
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any]) -> VLMSettings:
+        """Validated settings; ConfigError names the key that is wrong."""
+        kinds: dict[str, type | tuple[type, ...]] = {
+            "leading_space": (bool, type(None)), "either_case": bool, "engine_args": Mapping,
+            "revision": (str, type(None)),
+        }  # fmt: skip
+        known = [f.name for f in fields(cls)]
+        for key, value in settings.items():
+            if key not in known:
+                raise ConfigError(f"a VLM has no setting '{key}'{nearest(key, known)}")
+            if not isinstance(value, kinds.get(key, str)):
+                raise ConfigError(f"VLM setting '{key}' cannot be {value!r}")
+        if not settings.get("model"):
+            raise ConfigError("a VLM needs the setting 'model': a Hugging Face id, a folder, or 'pictogram'")
+        read = cls(**settings)
+        if read.answers not in ("score", "constrain"):
+            raise ConfigError(f"VLM setting 'answers' cannot be '{read.answers}'; known: constrain, score")
+        remote = read.engine_args.get("trust_remote_code") and not read.folder
+        if remote and not PINNED.fullmatch(read.revision or ""):
+            raise ConfigError(
+                f"'{read.model}': trust_remote_code runs code from the hub; pin 'revision' to a commit (40 hex digits)"
+            )
+        return read
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that holds the model, or None for a hub id; EnvironmentFault if it should exist and does not."""
+        path = EMBEDDED if self.model == "pictogram" else Path(self.model).expanduser()
+        looks_local = self.model == "pictogram" or self.model.startswith(("/", "./", "../", "~"))
+        if not looks_local and not path.is_dir():
+            return None
+        if not (path / "config.json").is_file():
+            mend = "; run python -m actors.pictogram.train_vlm" if path == EMBEDDED else ""
+            raise EnvironmentFault(f"no VLM in {path}: config.json is missing{mend}")
+        return path
+
+    @property
+    def source(self) -> str:
+        """What `from_pretrained` and `vllm.LLM` take."""
+        return str(self.folder or self.model)
+
+    @property
+    def precision(self) -> str:
+        """The embedded VLM computes in float32, as it was trained; vLLM's `auto` would halve it."""
+        return "float32" if self.model == "pictogram" and self.dtype == "auto" else self.dtype
+
+
+def vlm_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What identifies a VLM beyond its settings: the content of its folder, or its revision on the hub."""
+    read = VLMSettings.read(settings)
+    if read.folder is None:
+        return {"prompt_format": PROMPT_FORMAT, "revision": read.revision or "main"}
+    digest = hashlib.sha256()
+    for path in sorted(p for p in read.folder.iterdir() if p.suffix in CONTENT and p.is_file()):
+        with path.open("rb") as file:
+            digest.update(f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return {"prompt_format": PROMPT_FORMAT, "content": digest.hexdigest()}

@@ -1,0 +1,147 @@
+"""Asking images a questionnaire: the person question first, and the rest only of images that show one.
+
+The VQA actor commits the answers that it gives before anybody reads them, as the TTI actor does with images.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from actors.engines import VQA_ENGINES, Reply, VQAEngine, VQAQuestion, engine_class
+from actors.process import begin
+from actors.tti import read_images
+from results.store import ANSWERS, Store
+
+__all__ = ["DEAD", "PERSON", "AnswerBatch", "Questionnaire", "VQAActor", "ask_images"]
+
+PERSON = -1  #: the person question's place in the answers of an image
+DEAD = 70  #: exit status of an actor whose engine died
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Questionnaire:
+    """What every image is asked. After `person` is answered no, the image is asked nothing more."""
+
+    person: VQAQuestion | None
+    questions: tuple[VQAQuestion, ...]
+
+    @property
+    def all(self) -> tuple[VQAQuestion, ...]:
+        return ((self.person,) if self.person else ()) + self.questions
+
+
+def ask_images(
+    engine: VQAEngine, images: Sequence[bytes], questionnaire: Questionnaire
+) -> list[list[tuple[int, Reply]]]:
+    """For each image (index of the question, reply) in order; PERSON (-1) is the person question's index.
+
+    Two calls of the engine: the person question of all images, then all questions of the images that show one.
+    """
+    answers: list[list[tuple[int, Reply]]] = [[] for _ in images]
+    asked = list(range(len(images)))
+    if questionnaire.person is not None and asked:
+        first = engine.ask([(image, (questionnaire.person,)) for image in images])
+        for i, (reply,) in enumerate(first):
+            answers[i].append((PERSON, reply))
+        asked = [i for i in asked if answers[i][0][1].answer.casefold() != "no"]
+    if questionnaire.questions and asked:
+        replies = engine.ask([(images[i], questionnaire.questions) for i in asked])
+        for i, found in zip(asked, replies, strict=True):
+            answers[i].extend(enumerate(found))
+    return answers
+
+
+@dataclass(frozen=True)
+class AnswerBatch:
+    """One batch of images to ask, and the shard that the answers become."""
+
+    shard: str
+    images: str  #: the shard that holds the images
+    vlm: str
+    image_keys: tuple[str, ...]
+
+
+class VQAActor:
+    """An engine and its questionnaire in a process of their own; what it knows of vLLM is the engine's name."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: str,
+        settings: Mapping[str, Any],
+        questionnaire: Questionnaire,
+        store: str,
+        threads: int,
+        log: str,
+    ) -> None:
+        self._args = name, engine, settings
+        self._store = Store(store)
+        self.questionnaire = questionnaire
+        begin(name, log, threads)
+
+    def load(self) -> dict[str, Any]:
+        """Load the engine and check that it can give every answer of the questionnaire, in errors of their own type."""
+        name, engine, settings = self._args
+        began = time.monotonic()
+        self.engine: Any = engine_class(engine, VQA_ENGINES)(settings)
+        self.engine.check(self.questionnaire.all)
+        return {"name": name, "pid": os.getpid(), "load_seconds": time.monotonic() - began}
+
+    def answer(self, batch: AnswerBatch, images: Sequence[bytes] | None = None) -> pa.Table:
+        """Ask a batch (its encoded images, or None: those of the store) and commit; the answers as stored."""
+        if images is None:
+            images = read_images(self._store, batch.images, batch.image_keys)
+        table = _table(batch, self.questionnaire, self.ask(images))
+        return table if self._store.commit(batch.shard, table) else self._store.read(batch.shard)
+
+    def ask(self, images: Sequence[bytes]) -> list[list[tuple[int, Reply]]]:
+        """`ask_images`; if the engine died of it, the process ends (status DEAD), so that no retry meets a corpse."""
+        try:
+            return ask_images(self.engine, images, self.questionnaire)
+        except Exception as error:
+            if not _died(self.engine, error):
+                raise
+            log.exception("the VQA engine died; process %d ends", os.getpid())
+            sys.stderr.flush()
+            os._exit(DEAD)
+
+    def metrics(self) -> dict[str, Any]:
+        return self.engine.metrics() if hasattr(self.engine, "metrics") else {}
+
+
+def _table(
+    batch: AnswerBatch, questionnaire: Questionnaire, answers: Sequence[Sequence[tuple[int, Reply]]]
+) -> pa.Table:
+    rows = []
+    for key, found in zip(batch.image_keys, answers, strict=True):
+        for number, reply in found:
+            question = questionnaire.person if number == PERSON else questionnaire.questions[number]
+            assert question is not None  # PERSON comes from a questionnaire that has the question
+            rows.append(
+                {
+                    "image_key": key,
+                    "question": question.text,
+                    "choices": list(question.choices),
+                    "answer": reply.answer,
+                    "probabilities": list(reply.probabilities),
+                    "mass": reply.mass,
+                    "vlm": batch.vlm,
+                }
+            )
+    return pa.Table.from_pylist(rows, schema=ANSWERS)
+
+
+def _died(engine: Any, error: Exception) -> bool:
+    """Whether nothing can be asked any more: vLLM's engine is gone, or the device is (by name: neither is imported)."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    device = "CUDA error" in str(error) or "HIP error" in str(error)
+    return not getattr(engine, "alive", True) or device or bool(names & {"EngineDeadError", "AcceleratorError"})
