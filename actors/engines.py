@@ -7,7 +7,8 @@ store or of the experiment; the actors around it know nothing of diffusers, vLLM
 An engine class is made as `Engine(settings)` in the actor's own process. `settings` is the YAML's mapping of the same
 name, and all of it is part of the identity of what the engine makes. What an engine adds to identity by itself
 (weights' content, a renderer's version) its class says in the classmethod `identity(settings)`, if it has one; it must
-be cheap and needs no accelerator.
+be cheap and needs no accelerator. A classmethod `preflight(settings)`, if there is one, raises EnvironmentFault before
+anything starts when a package or weights are missing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from results.errors import ConfigError, nearest
 __all__ = ["TTI_ENGINES", "VQA_ENGINES", "Reply", "TTIEngine", "VQAEngine", "VQAQuestion", "engine_class"]
 
 TTI_ENGINES: Mapping[str, str] = {
+    "diffusers": "actors.diffusers_engine:DiffusersEngine",
     "pictogram-draw": "actors.pictogram.engine:PictogramDraw",
     "simulated": "actors.simulated:SimulatedTTI",
 }

@@ -17,7 +17,7 @@ from PIL import Image
 from actors.chat_prompt import CodedQuestion, chat_prompt, code_question
 from actors.choice_tree import reply
 from actors.engines import Reply, VQAQuestion
-from actors.vlm_settings import VLMSettings, vlm_identity
+from actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
 from results.errors import ConfigError, EnvironmentFault
 
 __all__ = ["TransformersEngine"]
@@ -42,6 +42,10 @@ class TransformersEngine:
     @classmethod
     def identity(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         return vlm_identity(settings)
+
+    @classmethod
+    def preflight(cls, settings: Mapping[str, Any]) -> None:
+        vlm_preflight(settings, "transformers", "transformers torch")
 
     def check(self, questions: Sequence[VQAQuestion]) -> None:
         """EnvironmentFault if choices of a question come to the same tokens. Asks all of an empty image once."""

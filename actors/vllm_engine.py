@@ -27,7 +27,7 @@ from PIL import Image
 from actors.chat_prompt import CodedQuestion, chat_prompt, code_question
 from actors.choice_tree import reply
 from actors.engines import Reply, VQAQuestion
-from actors.vlm_settings import VLMSettings, vlm_identity
+from actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
 from results.errors import EnvironmentFault
 
 __all__ = ["VLLMEngine"]
@@ -57,6 +57,10 @@ class VLLMEngine:
     @classmethod
     def identity(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         return vlm_identity(settings)
+
+    @classmethod
+    def preflight(cls, settings: Mapping[str, Any]) -> None:
+        vlm_preflight(settings, "vllm", "'seesaw[cuda]', or 'seesaw[cpu]' without a GPU")
 
     def check(self, questions: Sequence[VQAQuestion]) -> None:
         """EnvironmentFault for choices that come to the same tokens, that the grammar masks, or that do not fit.

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from actors.weights import content_identity, need_package, need_weights
 from results.errors import ConfigError, EnvironmentFault, nearest
 
-__all__ = ["PROMPT_FORMAT", "VLMSettings", "vlm_identity"]
+__all__ = ["PROMPT_FORMAT", "VLMSettings", "vlm_identity", "vlm_preflight"]
 
 PROMPT_FORMAT = 1  #: raised whenever the same settings make another prompt, or weigh the choices otherwise
 EMBEDDED = Path(__file__).parent / "pictogram" / "vlm"
-#: What decides about a VLM's answers in its folder; everything else there (readme, images) does not.
-CONTENT = frozenset({".safetensors", ".bin", ".json", ".jinja", ".model", ".txt", ".py"})
 PINNED = re.compile(r"[0-9a-f]{40}")
 
 
@@ -94,8 +92,12 @@ def vlm_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     read = VLMSettings.read(settings)
     if read.folder is None:
         return {"prompt_format": PROMPT_FORMAT, "revision": read.revision or "main"}
-    digest = hashlib.sha256()
-    for path in sorted(p for p in read.folder.iterdir() if p.suffix in CONTENT and p.is_file()):
-        with path.open("rb") as file:
-            digest.update(f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return {"prompt_format": PROMPT_FORMAT, "content": digest.hexdigest()}
+    return {"prompt_format": PROMPT_FORMAT, "content": content_identity(read.folder)}
+
+
+def vlm_preflight(settings: Mapping[str, Any], package: str, install: str) -> None:
+    """EnvironmentFault if `package` or the weights of a hub model are missing."""
+    read = VLMSettings.read(settings)
+    need_package(package, install)
+    if read.folder is None:
+        need_weights(read.model, read.revision or "main", "config.json")

@@ -6,15 +6,16 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 
 from actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class
 from results.errors import EnvironmentFault
 from runner.config import ModelConfig, VLMConfig
-from runner.experiment import Experiment
+from runner.experiment import Experiment, Served
 
-__all__ = ["connected", "preflight"]
+__all__ = ["check_resources", "connected", "preflight"]
 
 
 @contextmanager
@@ -56,6 +57,27 @@ def connected(experiment: Experiment) -> Iterator[None]:
 
 
 def preflight(experiment: Experiment) -> None:
+    """Look for packages and weights of every model, before Ray starts. Raises EnvironmentFault naming all that lack.
+
+    Only for a run on this machine: a cluster's driver may sit on a node without either, and there each actor says it.
+    """
+    if experiment.cluster.address != "local":
+        return
+    lacking = []
+    served: list[Served[Any]] = [*experiment.models, experiment.vlm]
+    for model in served:
+        known = TTI_ENGINES if isinstance(model.spec, ModelConfig) else VQA_ENGINES
+        engine = engine_class(model.spec.engine, known)
+        if hasattr(engine, "preflight"):
+            try:
+                engine.preflight(model.spec.settings)
+            except EnvironmentFault as fault:
+                lacking.append(f"{model.name}: {fault}")
+    if lacking:
+        raise EnvironmentFault("\n  ".join(["this run cannot start here:", *lacking]))
+
+
+def check_resources(experiment: Experiment) -> None:
     """Compare what the run needs with what the cluster has, all of it at once.
 
     Raises:
@@ -70,7 +92,6 @@ def preflight(experiment: Experiment) -> None:
         gpus += replicas * spec.gpus
         each = f"{replicas} x ({spec.gpus:g} GPU, {spec.cpus:g} CPU)"
         lines.append(f"  {spec.name}: {each}")
-        _check_engine(spec)
     for kind, need, key in (("GPUs", gpus, "GPU"), ("CPUs", cpus, "CPU")):
         if need > have.get(key, 0) + 1e-9:
             raise EnvironmentFault(
@@ -78,10 +99,3 @@ def preflight(experiment: Experiment) -> None:
                 + "\n".join(lines)
                 + "\nask for fewer replicas (cluster.replicas), or models one at a time (models=[...])"
             )
-
-
-def _check_engine(spec: ModelConfig | VLMConfig) -> None:
-    known = TTI_ENGINES if isinstance(spec, ModelConfig) else VQA_ENGINES
-    engine = engine_class(spec.engine, known)
-    if hasattr(engine, "preflight"):
-        engine.preflight(spec.settings)

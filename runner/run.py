@@ -20,7 +20,7 @@ from results.errors import Interrupted
 from results.report import write_report
 from results.store import Store
 from results.tables import ANSWERS, FAILURES, table_of, write_table
-from runner.cluster import connected, preflight
+from runner.cluster import check_resources, connected, preflight
 from runner.events import Counts, Events
 from runner.experiment import Experiment
 from runner.fleet import Fleet
@@ -46,6 +46,7 @@ def run_sweep(experiment: Experiment, show: Callable[[str, Mapping[str, Any], Co
             report = directory.path / "report" / "index.html"
             events.end(message=f"nothing to do: {experiment.run} is complete; report: {report}", state="done")
             return 0
+        preflight(experiment)
         store.probe()
         directory.write_config()
         began = datetime.now(UTC).isoformat()
@@ -56,7 +57,7 @@ def run_sweep(experiment: Experiment, show: Callable[[str, Mapping[str, Any], Co
         )
         try:
             with diverted(directory.logs / "driver.log"), connected(experiment):
-                preflight(experiment)
+                check_resources(experiment)
                 observed = asyncio.run(_observe(experiment, store, directory, events))
             state = _write(experiment, directory, observed, events)
         except (Interrupted, KeyboardInterrupt) as stopped:
