@@ -51,7 +51,7 @@ def folder(tmp_path_factory) -> str:
         text_encoder=CLIPTextModel(text),
         unet=unet,
         scheduler=DDIMScheduler(steps_offset=1, clip_sample=False),
-        tokenizer=CLIPTokenizer(str(path / "vocab.json"), str(path / "merges.txt")),
+        tokenizer=CLIPTokenizer(str(path / "vocab.json"), str(path / "merges.txt"), model_max_length=77),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,

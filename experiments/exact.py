@@ -1,0 +1,41 @@
+"""A Lab that answers from exact probabilities: no images, no sampling, milliseconds.
+
+It runs the same science code as a fleet of GPUs does, so that an algorithm can be tried, tested and compared with the
+truth. Any model whose distributions are known can stand behind it; the pictogram worlds are such models:
+
+    lab = ExactLab(dataset, {name: world.shares for name, world in WORLDS.items()})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.dataset import Dataset
+from experiments.lab import Observations
+from experiments.prompts import Prompt
+from results.errors import ConfigError, nearest
+
+__all__ = ["ExactLab", "Shares"]
+
+#: From a prompt's text to the exact shares of every axis' attributes, (k,) in attribute order.
+Shares = Callable[[str], Mapping[str, NDArray[np.float64]]]
+
+
+class ExactLab:
+    """`Lab` over models whose distributions are known; counts are images x share, and no image lacks a person."""
+
+    def __init__(self, dataset: Dataset, models: Mapping[str, Shares]) -> None:
+        self._dataset, self._models = dataset, models
+
+    async def observe(self, model: str, prompts: Sequence[Prompt], images: int) -> list[Observations]:
+        """As `Lab.observe`, without images. Raises ConfigError for an unknown model."""
+        if model not in self._models:
+            raise ConfigError(f"no model '{model}'{nearest(model, self._models)}")
+        return [self._cell(self._models[model](prompt.text), prompt, images) for prompt in prompts]
+
+    def _cell(self, shares: Mapping[str, NDArray[np.float64]], prompt: Prompt, images: int) -> Observations:
+        counts = {axis.name: images * np.asarray(shares[axis.name], np.float64) for axis in self._dataset.axes}
+        return Observations(prompt, counts, asked=images, dropped=0)
