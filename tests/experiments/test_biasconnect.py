@@ -52,7 +52,7 @@ def test_in_every_world_some_interventions_help_and_some_hurt(model):
     found = np.stack([exact(model, subject).sensitivity for subject in DATASET.subjects])
     assert found.shape == (26, 8, 8)
     assert (found[:, off_diagonal] > 0.1).mean() > 0.1
-    assert (found[:, off_diagonal] < -0.01).mean() > 0.1
+    assert (found[:, off_diagonal] < -0.01).mean() > 0.05
     assert np.abs(found).max() <= 1
 
 
