@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from actors.engines import TTI_ENGINES, engine_class
-from actors.process import begin
+from actors.process import begin, mortal
 from results.errors import StoreError
 from results.store import IMAGES, Store
 
@@ -48,7 +48,8 @@ class TTIActor:
     def generate(self, batch: ImageBatch) -> tuple[dict[str, Any], list[bytes]]:
         """Make and commit one batch; returns what is known of it, and the encoded images *as the store holds them*."""
         began = time.monotonic()
-        images = self._engine.generate(batch.prompt, batch.seeds, batch.adapter)
+        with mortal(self._engine):
+            images = self._engine.generate(batch.prompt, batch.seeds, batch.adapter)
         seconds = time.monotonic() - began
         if len(images) != len(batch.seeds):
             raise RuntimeError(f"the engine made {len(images)} images for {len(batch.seeds)} seeds")

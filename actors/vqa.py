@@ -5,9 +5,7 @@ The VQA actor commits the answers that it gives before anybody reads them, as th
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from actors.engines import VQA_ENGINES, Reply, VQAEngine, VQAQuestion, engine_class
-from actors.process import begin
+from actors.process import begin, mortal
 from actors.tti import read_images
 from results.store import ANSWERS, Store
 
-__all__ = ["DEAD", "PERSON", "AnswerBatch", "Questionnaire", "VQAActor", "ask_images"]
+__all__ = ["PERSON", "AnswerBatch", "Questionnaire", "VQAActor", "ask_images"]
 
 PERSON = -1  #: the person question's place in the answers of an image
-DEAD = 70  #: exit status of an actor whose engine died
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -104,15 +100,9 @@ class VQAActor:
         return table if self._store.commit(batch.shard, table) else self._store.read(batch.shard)
 
     def ask(self, images: Sequence[bytes]) -> list[list[tuple[int, Reply]]]:
-        """`ask_images`; if the engine died of it, the process ends (status DEAD), so that no retry meets a corpse."""
-        try:
+        """`ask_images`, in a process that ends with its engine."""
+        with mortal(self.engine):
             return ask_images(self.engine, images, self.questionnaire)
-        except Exception as error:
-            if not _died(self.engine, error):
-                raise
-            log.exception("the VQA engine died; process %d ends", os.getpid())
-            sys.stderr.flush()
-            os._exit(DEAD)
 
     def metrics(self) -> dict[str, Any]:
         return self.engine.metrics() if hasattr(self.engine, "metrics") else {}
@@ -138,10 +128,3 @@ def _table(
                 }
             )
     return pa.Table.from_pylist(rows, schema=ANSWERS)
-
-
-def _died(engine: Any, error: Exception) -> bool:
-    """Whether nothing can be asked any more: vLLM's engine is gone, or the device is (by name: neither is imported)."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    device = "CUDA error" in str(error) or "HIP error" in str(error)
-    return not getattr(engine, "alive", True) or device or bool(names & {"EngineDeadError", "AcceleratorError"})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 __all__ = ["VERSION", "batch_key", "digest", "image_key", "image_seed", "questionnaire_key"]
@@ -36,6 +37,7 @@ def _canonical(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no identity: {value!r}")
 
 
+@lru_cache(maxsize=100_000)
 def image_seed(root: int, index: int) -> int:
     """Seed of the image numbered `index`; counterfactuals share it, so they share their initial noise."""
     return int.from_bytes(hashlib.sha256(f"seesaw/seed/{root}/{index}".encode()).digest()[:8], "big") >> (

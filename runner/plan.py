@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from experiments.prompts import Prompt, prompts_of
@@ -23,12 +24,16 @@ class Batch:
     """A fixed run of seeds of one cell: the unit of work, of commit and of retry."""
 
     model: str
+    identity: str  #: of the model
     prompt: Prompt
     index: tuple[int, ...]
     seeds: tuple[int, ...]
-    image_keys: tuple[str, ...]
     images: str  #: name of its image shard
     answers: str  #: name of its answers shard
+
+    @cached_property
+    def image_keys(self) -> tuple[str, ...]:
+        return tuple(image_key(self.identity, self.prompt.text, self.prompt.adapter, seed) for seed in self.seeds)
 
     @property
     def label(self) -> str:
@@ -46,10 +51,10 @@ def batches_of(experiment: Experiment, model: Served[ModelConfig], prompt: Promp
         cut.append(
             Batch(
                 model.name,
+                model.identity,
                 prompt,
                 index,
                 seeds,
-                tuple(image_key(model.identity, prompt.text, prompt.adapter, seed) for seed in seeds),
                 f"{model.folder}/{key}.parquet",
                 f"{experiment.vlm.folder}/{key}-{experiment.questionnaire_key}.parquet",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
@@ -11,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from runner.events import Counts
+from runner.plan import BATCH
 
 __all__ = ["display"]
 
@@ -22,11 +24,23 @@ def display(stream: TextIO) -> Callable[[str, Mapping[str, Any], Counts], None]:
     return _Live(stream) if stream.isatty() else _Lines(stream)
 
 
-def _rate(counts: Counts, began: float) -> tuple[float, float]:
-    """Images a second that were worked on by this command, and seconds left at that rate."""
-    done, left = counts.batches_done, counts.batches - counts.batches_done
-    seconds = max(time.monotonic() - began, 1e-6)
-    return done * 8 / seconds, left * seconds / done if done else float("inf")
+class _Pace:
+    """Images a second over the last minute, and what is left at that pace: models that load make neither wrong."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def __call__(self, counts: Counts) -> tuple[float, float]:
+        now = time.monotonic()
+        if not self._seen or counts.batches_done > self._seen[-1][1]:
+            self._seen.append((now, counts.batches_done))
+        while now - self._seen[0][0] > 60 and len(self._seen) > 2:
+            self._seen.popleft()
+        (then, before), (last, done) = self._seen[0], self._seen[-1]
+        if done == before or last == then:
+            return 0.0, float("inf")
+        pace = (done - before) / (last - then)
+        return pace * BATCH, (counts.batches - done) / pace
 
 
 def _left(seconds: float) -> str:
@@ -37,8 +51,7 @@ def _left(seconds: float) -> str:
     return f"{seconds / 60:.0f} min left" if seconds < 5400 else f"{seconds / 3600:.1f} h left"
 
 
-def _figures(counts: Counts, began: float) -> str:
-    rate, left = _rate(counts, began)
+def _figures(counts: Counts, rate: float, left: float) -> str:
     failures = f", {len(counts.failures)} batches failed" if counts.failures else ""
     return (
         f"images {counts.images_made} made, {counts.images_reused} reused; answers {counts.answers}; "
@@ -64,20 +77,22 @@ def _said(kind: str, fields: Mapping[str, Any]) -> str | None:
 class _Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._began = self._last = time.monotonic()
+        self._last = time.monotonic()
+        self._pace = _Pace()
 
     def __call__(self, kind: str, fields: Mapping[str, Any], counts: Counts) -> None:
+        rate, left = self._pace(counts)
         line = _said(kind, fields)
         if line is None and time.monotonic() - self._last >= _EVERY:
             self._last = time.monotonic()
-            line = f"{counts.batches_done}/{counts.batches} batches: {_figures(counts, self._began)}"
+            line = f"{counts.batches_done}/{counts.batches} batches: {_figures(counts, rate, left)}"
         if line is not None:
             print(line, file=self._stream, flush=True)
 
 
 class _Live:
     def __init__(self, stream: TextIO) -> None:
-        self._began = time.monotonic()
+        self._pace = _Pace()
         self._progress = Progress(
             TextColumn("batches"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             TextColumn("{task.description}"),
@@ -90,7 +105,7 @@ class _Live:
             self._progress.start()
             self._task = self._progress.add_task("", total=counts.batches)
         if self._task is not None:
-            about = escape(_figures(counts, self._began))
+            about = escape(_figures(counts, *self._pace(counts)))
             self._progress.update(self._task, total=counts.batches, completed=counts.batches_done, description=about)
         if kind == "end":
             self._progress.stop()

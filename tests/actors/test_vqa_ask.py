@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from actors.engines import Reply, VQAQuestion
-from actors.vqa import DEAD, PERSON, AnswerBatch, Questionnaire, VQAActor, ask_images
+from actors.process import DEAD
+from actors.vqa import PERSON, AnswerBatch, Questionnaire, VQAActor, ask_images
 from results.errors import ConfigError
 from results.store import Store
 
@@ -121,4 +122,4 @@ def test_an_actor_whose_engine_died_ends_its_process(death, tmp_path):
     done = subprocess.run([sys.executable, "-c", program, here, root, death], capture_output=True, text=True)
     assert done.returncode == DEAD
     assert done.stdout == ""
-    assert "the VQA engine died" in done.stderr
+    assert "the engine died" in done.stderr
