@@ -53,6 +53,7 @@ class Events:
     def __init__(self, show: Callable[[str, Mapping[str, Any], Counts], None]) -> None:
         self.counts = Counts()
         self.began = time.monotonic()
+        self.served: dict[str, Mapping[str, Any]] = {}  #: by replica of the VLM, what its engine measured of itself
         self._show = show
 
     def _tell(self, kind: str, **fields: Any) -> None:
@@ -101,6 +102,10 @@ class Events:
         self.counts.cells_done += 1
         self.counts.cells_failed += failed
         self._tell("cell", failed=failed)
+
+    def metrics(self, replica: str, figures: Mapping[str, Any]) -> None:
+        self.served[replica] = figures
+        self._tell("metrics", replica=replica, **figures)
 
     def end(self, **fields: Any) -> None:
         self._tell("end", **fields)

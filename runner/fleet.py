@@ -173,6 +173,16 @@ class Pool:
         self._broken = self._broken or error
         self._slots.put_nowait(None)
 
+    async def metrics(self) -> None:
+        """Tell what the engines of living replicas measured of themselves."""
+        for replica in [r for r in self._replicas if r.ready]:
+            try:
+                figures = await asyncio.wait_for(replica.actor.metrics.remote(), timeout=10)
+            except (RayError, TimeoutError) as error:
+                self._events.note(f"{replica.name} does not tell its metrics: {_brief(error)}")
+            else:
+                self._events.metrics(replica.name, figures)
+
     def stop(self) -> None:
         """Begin nothing more; what is in flight may finish."""
         self.stopping = True
@@ -256,6 +266,9 @@ class Fleet:
             return await actor.answer.remote(task, images if first else None)
 
         return await self._need(self._vqa).call(batch.label, "ask", submit)
+
+    async def metrics(self) -> None:
+        await self._vqa.metrics()
 
     @property
     def stopping(self) -> bool:

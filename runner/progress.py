@@ -32,8 +32,10 @@ class _Pace:
 
     def __call__(self, counts: Counts) -> tuple[float, float]:
         now = time.monotonic()
-        if not self._seen or counts.batches_done > self._seen[-1][1]:
+        if counts.batches_done > (self._seen[-1][1] if self._seen else 0):
             self._seen.append((now, counts.batches_done))
+        if not self._seen:
+            return 0.0, float("inf")
         while now - self._seen[0][0] > 60 and len(self._seen) > 2:
             self._seen.popleft()
         (then, before), (last, done) = self._seen[0], self._seen[-1]
@@ -69,6 +71,10 @@ def _said(kind: str, fields: Mapping[str, Any]) -> str | None:
         return f"{fields['name']} died and is replaced: {fields['error']}"
     if kind == "failed":
         return f"set aside: {fields['cell']}: {fields['stage']} {fields['error']}: {fields['message']}"
+    if kind == "metrics" and fields.get("questions"):
+        rate = fields["questions"] / max(fields["seconds"], 1e-9)
+        cached = f", {fields['hit_rate']:.0%} of prompt tokens from the prefix cache" if "hit_rate" in fields else ""
+        return f"{fields['replica']}: {fields['questions']:,} questions, {rate:,.0f}/s while asking{cached}"
     if kind in ("start", "end"):
         return str(fields["message"])
     return None

@@ -81,6 +81,7 @@ def _ended(directory: RunDirectory, events: Events, state: str, began: str) -> i
         seconds=round(seconds, 3),
         counts=facts,
         notes=counts.notes,
+        vqa=events.served,
     )
     if state not in ("done", "partial"):
         events.end(message=state, state=state)
@@ -112,7 +113,9 @@ async def _observe(
         loop.add_signal_handler(number, stop)
     try:
         lab = FleetLab(experiment, store, fleet, events)
-        return await sweep(lab, experiment.dataset, [m.name for m in experiment.models], experiment.images)
+        observed = await sweep(lab, experiment.dataset, [m.name for m in experiment.models], experiment.images)
+        await fleet.metrics()
+        return observed
     except asyncio.CancelledError:
         raise Interrupted("stopped at once; the same command goes on where this one was") from None
     finally:
