@@ -40,7 +40,7 @@ class Replica:
     alive: bool = True
     ready: bool = False
     at_work: list[str] = field(default_factory=list)  #: batches in the order of their submission: the first one runs
-    killer: str = ""  #: the batch that ran when it died
+    killer: str = ""  #: the batch that ran when it died, as far as can be told: a reply may be lost with its replica
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -137,8 +137,10 @@ class Pool:
             self._lost(replica, error)
         except RayError as error:
             cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+            replica.alive = False
             self._replicas.discard(replica)
-            self._break(cause if isinstance(cause, SeesawError) else EnvironmentFault(
+            ray.kill(replica.actor)
+            self._do_without(cause if isinstance(cause, SeesawError) else EnvironmentFault(
                 f"{self.name} cannot be loaded: {_brief(cause)}; the whole error is in the run's logs"))  # fmt: skip
         else:
             replica.ready, self._stillborn = True, 0
@@ -164,10 +166,17 @@ class Pool:
             deaths = f"{STILLBORN} replicas in a row died while they loaded"
             if self._stillborn < STILLBORN:
                 deaths = f"{self._fruitless} replicas in a row died without finishing a batch"
-            self._break(EnvironmentFault(
+            self._do_without(EnvironmentFault(
                 f"{self.name}: {deaths}; the last: {_brief(error)}; see logs/ in the run directory"))  # fmt: skip
         else:
             self._spawn()
+
+    def _do_without(self, fault: SeesawError) -> None:
+        """No replica takes this one's place: go on with those that are left, and end the run if there are none."""
+        if self._replicas:
+            self._events.note(f"going on with {len(self._replicas)} of {self._size} replicas: {fault}")
+        else:
+            self._break(fault)
 
     def _break(self, error: BaseException) -> None:
         self._broken = self._broken or error

@@ -1,0 +1,134 @@
+"""A pool of real Ray actors: who is replaced, who is charged, and when it gives up."""
+
+import asyncio
+import os
+import sys
+import time
+
+import pytest
+import ray
+
+from results.errors import BatchFailed, EnvironmentFault, Interrupted
+from runner.events import Events
+from runner.fleet import Pool
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Worker:
+    """Loads, works, fails and dies as it is told to by its name and its work."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def load(self) -> dict:
+        if "dies" in self.name:
+            os._exit(1)
+        if "faulty" in self.name:
+            raise EnvironmentFault("no such weights")
+        return {"name": self.name}
+
+    def work(self, what: str) -> str:
+        if what == "die":
+            os._exit(1)
+        if what == "fail":
+            raise ValueError("bad work")
+        time.sleep(0.3 if what == "slow" else 0)
+        return f"{what} by {self.name}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+def run(scenario, names, size=1, in_flight=2, attempts=3):
+    """Run `scenario(pool, events)` on a pool whose n-th replica has the n-th of `names`, the last repeating."""
+    made = iter(names)
+    last = names[-1]
+
+    def make(_: str):
+        return ray.remote(num_cpus=0.1, max_restarts=0)(Worker).remote(next(made, last))
+
+    async def main():
+        events = Events(lambda kind, fields, counts: None)
+        pool = Pool("pool", make, size, in_flight, attempts, events)
+        pool.start()
+        try:
+            return await scenario(pool, events)
+        finally:
+            await pool.close()
+
+    return asyncio.run(main())
+
+
+def call(pool: Pool, what: str, label: str = ""):
+    return pool.call(label or what, "work", lambda actor, first: actor.work.remote(what))
+
+
+def test_a_dead_replica_is_replaced_and_what_kills_replicas_is_set_aside_alone():
+    async def scenario(pool, events):
+        results = await asyncio.gather(
+            call(pool, "die"), *(call(pool, "ok", f"ok {i}") for i in range(6)), return_exceptions=True
+        )
+        assert isinstance(results[0], BatchFailed)
+        assert (results[0].error, results[0].attempts, results[0].stage) == ("died", 3, "work")
+        assert all(isinstance(r, str) for r in results[1:])
+        assert 3 <= events.counts.replicas_lost <= 5  # a reply lost in a death charges the one before, now and then
+
+    run(scenario, ["a"], attempts=3)
+
+
+def test_an_error_of_the_work_is_tried_again_and_then_set_aside_while_the_replica_lives():
+    async def scenario(pool, events):
+        with pytest.raises(BatchFailed, match="bad work") as failed:
+            await call(pool, "fail")
+        assert failed.value.error == "ValueError"
+        assert events.counts.replicas_lost == 0
+        assert await call(pool, "ok") == "ok by a"
+
+    run(scenario, ["a"])
+
+
+def test_a_replica_that_cannot_load_is_done_without_where_another_can():
+    async def scenario(pool, events):
+        assert await call(pool, "ok") == "ok by good"
+        while not events.counts.notes:
+            await asyncio.sleep(0.05)
+        assert "going on with 1 of 2 replicas: no such weights" in events.counts.notes[0]
+        assert await call(pool, "ok") == "ok by good"
+
+    run(scenario, ["faulty", "good"], size=2)
+
+
+def test_where_none_can_load_the_reason_is_what_is_raised():
+    async def scenario(pool, events):
+        with pytest.raises(EnvironmentFault, match="no such weights"):
+            await call(pool, "ok")
+
+    run(scenario, ["faulty"], size=2)
+
+
+def test_replicas_that_die_while_they_load_are_tried_three_times_and_no_more():
+    async def scenario(pool, events):
+        with pytest.raises(EnvironmentFault, match="3 replicas in a row died while they loaded"):
+            await call(pool, "ok")
+        assert events.counts.replicas_lost == 3
+
+    run(scenario, ["dies"])
+
+
+def test_told_to_stop_it_finishes_what_runs_and_begins_nothing():
+    async def scenario(pool, events):
+        running = asyncio.create_task(call(pool, "slow"))
+        waiting = [asyncio.create_task(call(pool, "slow", f"slow {i}")) for i in range(3)]
+        while not any(replica.at_work for replica in pool._replicas):
+            await asyncio.sleep(0.01)
+        pool.stop()
+        assert (await running).startswith("slow by")
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(r) for r in results].count(Interrupted) >= 2
+
+    run(scenario, ["a"], in_flight=2)
