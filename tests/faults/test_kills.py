@@ -90,14 +90,14 @@ def test_killed_at_random_moments_a_sweep_ends_with_the_same_tables(folder, caps
         command = Command("sweep", disturbed, "--json", cwd=folder)
         actors = [kind for kind in ("TTIActor", "VQAActor") for _ in range(-(-left[kind] // (lives - life)))]
         moments.shuffle(actors)
-        due = moments.randint(0, 3)
+        due = moments.randint(0, 20)
         for event in command.events():
             if event["event"] not in ("images", "answers", "replica"):
                 continue
             due -= 1
             if due > 0:
                 continue
-            due = moments.randint(1, 4)
+            due = moments.randint(1, 20)
             time.sleep(moments.uniform(0, 0.05))
             if actors:
                 if kill_one(command, actors[-1], moments):
