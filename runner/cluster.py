@@ -30,8 +30,6 @@ def connected(experiment: Experiment) -> Iterator[None]:
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         if cluster.address == "local":
-            # how long Ray's own helpers look for the rest of a cluster that was killed, before they end too
-            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
             ray.init(
                 num_cpus=cluster.cpus or max(os.cpu_count() or 1, 1),
                 num_gpus=cluster.gpus,

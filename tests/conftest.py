@@ -7,7 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# a machine that is busy is no reason for a property to be false
+hypothesis.settings.register_profile("seesaw", deadline=None)
+hypothesis.settings.load_profile("seesaw")
 
 SEESAW = Path(sys.executable).parent / "seesaw"
 

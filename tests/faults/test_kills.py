@@ -27,6 +27,9 @@ run: {run}
 cluster: {{attempts: 6}}
 """
 DRIVERS, TTI, VQA = 6, 8, 7  #: kills of each kind, 21 in all
+#: seconds until the last process of a killed driver has ended: models end within three, but Ray's own agents tell a
+#: head that is gone of it, and give up after a minute
+GRACE = 90
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +148,7 @@ def test_a_driver_killed_alone_leaves_no_process_behind(folder):
             break
     os.kill(command.process.pid, signal.SIGKILL)
     command.process.wait()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + GRACE
     while orphans(command.process.pid) and time.monotonic() < deadline:
         time.sleep(0.3)
     left = orphans(command.process.pid)
