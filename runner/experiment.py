@@ -15,7 +15,16 @@ from experiments.questionnaire import Questionnaire, questionnaire_of
 from results.errors import ConfigError, nearest
 from results.identity import digest, questionnaire_key
 from results.store import shard_folder
-from runner.config import ClusterConfig, Config, ModelConfig, VLMConfig, load_config, load_named, override_config
+from runner.config import (
+    CONFIGS,
+    ClusterConfig,
+    Config,
+    ModelConfig,
+    VLMConfig,
+    load_config,
+    load_named,
+    override_config,
+)
 
 __all__ = ["Experiment", "Served", "analysis_settings", "load_experiment"]
 
@@ -175,8 +184,9 @@ def _check_cluster(cluster: ClusterConfig, served: Sequence[str]) -> None:
             else "expected 'local' or 'auto'"
         )
         raise ConfigError(f"cluster.address: '{cluster.address}' is not supported: {hint}")
+    shipped = {path.stem for kind in ("models", "vlms") for path in (CONFIGS / kind).glob("*.yaml")}
     for name, count in cluster.replicas.items():
-        if name not in served:
+        if name not in served and name not in shipped:  # counts of what a config may serve, and this run does not
             raise ConfigError(
                 f"cluster.replicas: '{name}' is neither a model nor the VLM of this run{nearest(name, served)}"
             )
