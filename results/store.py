@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from results.errors import EnvironmentFault, StoreError
+from results.identity import batch_key, image_key
 
 __all__ = ["ANSWERS", "IMAGES", "Problem", "Store", "shard_folder"]
 
@@ -74,7 +75,7 @@ class Problem:
 
 def shard_folder(kind: str, name: str, identity: str) -> str:
     """Folder of a model's images or a VLM's answers: a readable name, made safe for a path, and its identity."""
-    return f"{kind}/{re.sub(r'[^A-Za-z0-9_.-]+', '-', name).strip('.-')[:60] or 'model'}-{identity[:16]}"
+    return f"{kind}/{re.sub(r'[^A-Za-z0-9_.-]+', '-', name).strip('.-')[:60] or 'model'}-{identity}"
 
 
 class Store:
@@ -188,7 +189,7 @@ class Store:
                     yield name, odd[name]
                     continue
                 try:
-                    self.read(name)
+                    _check_name(name, self.read(name))
                 except StoreError as error:
                     yield name, Problem(name, "damaged", str(error))
                 else:
@@ -256,6 +257,23 @@ def _deserialise(name: str, content: bytes) -> pa.Table:
     if hashlib.sha256(content[:at] + _ZEROS + content[at + 64 :]).hexdigest() != claimed:
         raise StoreError(f"shard '{name}' was altered after it was committed: its SHA-256 is not the one it carries")
     return pq.read_table(pa.BufferReader(content))
+
+
+def _check_name(name: str, table: pa.Table) -> None:
+    """StoreError if images lie under a name that is not theirs: a name follows from model, prompt and seeds."""
+    kind, folder, file = name.split("/")
+    if kind != "images":
+        return
+    identity = folder.rpartition("-")[2]
+    columns = [table.column(c).to_pylist() for c in ("prompt", "adapter", "seed", "image_key")]
+    prompts, adapters, seeds, keys = columns
+    sound = (
+        len({*zip(prompts, adapters, strict=True)}) == 1
+        and file == f"{batch_key(identity, prompts[0], adapters[0], seeds)}.parquet"
+        and keys == [image_key(identity, prompts[0], adapters[0], seed) for seed in seeds]
+    )
+    if not sound:
+        raise StoreError(f"shard '{name}' holds images of another batch than its name says")
 
 
 def _fsync_folder(folder: str) -> None:

@@ -10,23 +10,29 @@ import pyarrow as pa
 import pytest
 
 from results.errors import EnvironmentFault, StoreError
+from results.identity import batch_key, image_key
 from results.store import IMAGES, Store, shard_folder
 
-FOLDER = shard_folder("images", "a model", "0" * 32)
+IDENTITY = "0123456789abcdef" * 2
+FOLDER = shard_folder("images", "a model", IDENTITY)
+
+
+def prompt(number: int) -> str:
+    return f"A photo of nurse {number}"
 
 
 def shard(number: int) -> str:
-    return f"{FOLDER}/{number:032x}.parquet"
+    return f"{FOLDER}/{batch_key(IDENTITY, prompt(number), '', range(8))}.parquet"
 
 
 def images(number: int, size: int = 200) -> pa.Table:
     noise = random.Random(number)
     rows = [
         {
-            "image_key": f"{number:016x}{i:016x}",
+            "image_key": image_key(IDENTITY, prompt(number), "", i),
             "image": {"bytes": noise.randbytes(size), "path": f"{i}.png"},
             "model": "a model",
-            "prompt": "A photo of a nurse",
+            "prompt": prompt(number),
             "adapter": "",
             "seed": i,
         }
@@ -78,7 +84,7 @@ def test_verify_names_what_is_damaged_temporary_and_foreign_and_passes_what_is_s
     flipped[100] ^= 1
     (tmp_path / shard(0)).write_bytes(flipped)
     os.truncate(tmp_path / shard(1), 900)
-    (folder / f".{2:032x}.parquet.123.abcd1234.tmp").write_bytes(b"half")
+    (folder / ".half.parquet.123.abcd1234.tmp").write_bytes(b"half")
     (folder / "notes.txt").write_text("mine")
     (tmp_path / "elsewhere").mkdir()
     found = {name: problem.kind if problem else "sound" for name, problem in store.verify()}
@@ -87,10 +93,20 @@ def test_verify_names_what_is_damaged_temporary_and_foreign_and_passes_what_is_s
         shard(1): "damaged",
         shard(2): "sound",
         shard(3): "sound",
-        f"{FOLDER}/.{2:032x}.parquet.123.abcd1234.tmp": "temporary",
+        f"{FOLDER}/.half.parquet.123.abcd1234.tmp": "temporary",
         f"{FOLDER}/notes.txt": "foreign",
         "elsewhere": "foreign",
     }
+
+
+def test_verify_finds_a_sound_shard_under_the_name_of_another(tmp_path):
+    store = Store(tmp_path)
+    for number in range(2):
+        store.commit(shard(number), images(number))
+    (tmp_path / shard(0)).write_bytes((tmp_path / shard(1)).read_bytes())
+    found = {name: problem for name, problem in store.verify() if problem}
+    assert list(found) == [shard(0)]
+    assert "another batch" in found[shard(0)].message
 
 
 def test_a_shard_cut_short_is_not_listed_and_can_be_made_again(tmp_path):
@@ -112,7 +128,7 @@ def test_a_name_from_data_never_becomes_a_path(name):
     assert kind == "images"
     assert "/" not in rest
     assert not rest.startswith(".")
-    assert rest.endswith("-ffffffffffffffff")
+    assert rest.endswith("-" + "f" * 32)
     assert len(rest) < 100
 
 
@@ -130,7 +146,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_shards_only(tmp_path):
         writer = context.Process(target=_commit_forever, args=(str(tmp_path), 1000 * attempt))
         writer.start()
         folder = tmp_path / FOLDER
-        while not folder.is_dir() or not any(f"{1000 * attempt:032x}" in name for name in os.listdir(folder)):
+        while not folder.is_dir() or not (tmp_path / shard(1000 * attempt)).exists():
             time.sleep(0.002)
         time.sleep(moments.uniform(0, 0.05))
         os.kill(writer.pid, signal.SIGKILL)
@@ -138,8 +154,9 @@ def test_a_writer_killed_at_any_moment_leaves_whole_shards_only(tmp_path):
     store = Store(tmp_path)
     names = store.names(FOLDER)
     assert len(names) >= 12
+    meant = {shard(1000 * attempt + i): 1000 * attempt + i for attempt in range(12) for i in range(1000)}
     for name in names:
-        assert store.read(name).to_pylist() == images(int(name[-40:-8], 16)).to_pylist()
+        assert store.read(name).to_pylist() == images(meant[name]).to_pylist()
 
 
 def test_a_store_that_cannot_be_written_or_opened_says_so_before_work_starts(tmp_path):
