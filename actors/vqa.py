@@ -5,6 +5,7 @@ The VQA actor commits the answers that it gives before anybody reads them, as th
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -45,15 +46,31 @@ def ask_images(
     answers: list[list[tuple[int, Reply]]] = [[] for _ in images]
     asked = list(range(len(images)))
     if questionnaire.person is not None and asked:
-        first = engine.ask([(image, (questionnaire.person,)) for image in images])
+        first = _sound(engine, [(image, (questionnaire.person,)) for image in images])
         for i, (reply,) in enumerate(first):
             answers[i].append((PERSON, reply))
         asked = [i for i in asked if answers[i][0][1].answer.casefold() != "no"]
     if questionnaire.questions and asked:
-        replies = engine.ask([(images[i], questionnaire.questions) for i in asked])
+        replies = _sound(engine, [(images[i], questionnaire.questions) for i in asked])
         for i, found in zip(asked, replies, strict=True):
             answers[i].extend(enumerate(found))
     return answers
+
+
+def _sound(engine: VQAEngine, requests: Sequence[tuple[bytes, Sequence[VQAQuestion]]]) -> list[list[Reply]]:
+    """The engine's replies; ValueError for one that answers nothing that was asked: an error is never an answer."""
+    replies = engine.ask(requests)
+    if [len(found) for found in replies] != [len(questions) for _, questions in requests]:
+        raise ValueError("the VQA engine's replies are not one for every question")
+    for (_, questions), found in zip(requests, replies, strict=True):
+        for question, reply in zip(questions, found, strict=True):
+            if reply.answer not in question.choices:
+                raise ValueError(f"the VQA engine answered '{reply.answer}' to '{question.text}', which is no choice")
+            if len(reply.probabilities) != len(question.choices) or not math.isclose(
+                math.fsum(reply.probabilities), 1, abs_tol=1e-3
+            ):
+                raise ValueError(f"the probabilities of '{question.text}' do not sum to 1: {reply.probabilities}")
+    return replies
 
 
 @dataclass(frozen=True)

