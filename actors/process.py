@@ -45,6 +45,7 @@ def mortal(engine: Any) -> Iterator[None]:
         yield
     except Exception as error:
         if not _died(engine, error):
+            log.exception("a batch failed")
             raise
         log.exception("the engine died; process %d ends", os.getpid())
         sys.stderr.flush()

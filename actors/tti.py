@@ -53,6 +53,11 @@ class TTIActor:
         seconds = time.monotonic() - began
         if len(images) != len(batch.seeds):
             raise RuntimeError(f"the engine made {len(images)} images for {len(batch.seeds)} seeds")
+        for seed, image in zip(batch.seeds, images, strict=True):
+            if not isinstance(image, bytes) or not image:
+                raise TypeError(
+                    f"the engine made no image of seed {seed}: expected encoded bytes, got {type(image).__name__}"
+                )
         made = self._store.commit(batch.shard, _table(batch, images))
         if not made:
             images = read_images(self._store, batch.shard, batch.image_keys)

@@ -66,10 +66,11 @@ def _sound(engine: VQAEngine, requests: Sequence[tuple[bytes, Sequence[VQAQuesti
         for question, reply in zip(questions, found, strict=True):
             if reply.answer not in question.choices:
                 raise ValueError(f"the VQA engine answered '{reply.answer}' to '{question.text}', which is no choice")
-            if len(reply.probabilities) != len(question.choices) or not math.isclose(
-                math.fsum(reply.probabilities), 1, abs_tol=1e-3
-            ):
-                raise ValueError(f"the probabilities of '{question.text}' do not sum to 1: {reply.probabilities}")
+            p = reply.probabilities
+            if len(p) != len(question.choices) or not math.isclose(math.fsum(p), 1, abs_tol=1e-3) or min(p) < 0:
+                raise ValueError(f"the probabilities of '{question.text}' do not sum to 1: {p}")
+            if not 0 <= reply.mass <= 1 + 1e-3:
+                raise ValueError(f"the mass of '{question.text}' is no probability: {reply.mass}")
     return replies
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "make_settings",
     "matrices",
     "uncertainty",
+    "write_analysis",
 ]
 
 _Number = TypeVar("_Number", np.int64, np.float64)
@@ -69,14 +70,26 @@ def uncertainty(answers: pd.DataFrame, settings: Settings) -> pd.DataFrame:
 
 
 def analyze(answers_path: str | Path, out_dir: str | Path, settings: Settings) -> Summary:
-    """Write distributions, matrices and uncertainty of the answers at `answers_path` into `out_dir`.
+    """`write_analysis` of the answers table at `answers_path`. Raises AnswersError also for a file that is none."""
+    return write_analysis(read_answers(answers_path), out_dir, settings, where=str(answers_path))
+
+
+def write_analysis(
+    answers: pd.DataFrame,
+    out_dir: str | Path,
+    settings: Settings,
+    models: Sequence[str] | None = None,
+    where: str = "the answers table",
+) -> Summary:
+    """Write distributions, matrices and uncertainty of `answers` into `out_dir`.
 
     Every table is written as Parquet, with the settings in its metadata, and as CSV. Nothing is written unless all
-    of the input is good. Raises AnswersError for the answers and ConfigError for a folder that cannot be written to.
+    of the input is good. `models` are those of a whole experiment (see `tally`). Raises AnswersError for the answers
+    and ConfigError for a folder that cannot be written to.
     """
     out_dir = Path(out_dir)
-    coded = coded_answers(read_answers(answers_path), settings.dataset, str(answers_path))
-    counted = tally(coded, settings.dataset)
+    coded = coded_answers(answers, settings.dataset, where)
+    counted = tally(coded, settings.dataset, models)
     matrix = _matrices(counted, settings)
     tables = {
         "distributions": table_of(_distributions(counted, settings), DISTRIBUTIONS, settings.about()),

@@ -11,7 +11,7 @@ import pyarrow as pa
 from experiments.dataset import Axis, Dataset, Question
 from experiments.lab import Answers, Observations
 from experiments.prompts import Prompt
-from results.errors import StoreError
+from results.errors import DatasetError, StoreError
 
 __all__ = ["Questionnaire", "observations_of", "questionnaire_of", "read_replies"]
 
@@ -29,7 +29,13 @@ class Questionnaire:
 
 
 def questionnaire_of(dataset: Dataset) -> Questionnaire:
-    return Questionnaire(dataset.person, tuple(q for axis in dataset.axes for q in axis.questions))
+    """What to ask. Raises DatasetError for a question that is there twice: its answers could not be told apart."""
+    found = Questionnaire(dataset.person, tuple(q for axis in dataset.axes for q in axis.questions))
+    texts = [question.text for question in found.all]
+    for text in texts:
+        if texts.count(text) > 1:
+            raise DatasetError(f"dataset '{dataset.name}' asks '{text}' twice; every question needs words of its own")
+    return found
 
 
 def read_replies(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,14 +42,18 @@ class Tally:
         return np.where(n > 0, counts / np.maximum(n, 1), np.nan)
 
 
-def tally(coded: CodedAnswers, dataset: Dataset) -> Tally:
-    """Count the answers of a table that was checked."""
+def tally(coded: CodedAnswers, dataset: Dataset, models: Sequence[str] | None = None) -> Tally:
+    """Count the answers of a table that was checked.
+
+    Groups and axes are those that occur; with `models`, all that an experiment on these models has, whether or not any
+    image of theirs could be made, so that what failed is undefined and does not just vanish.
+    """
     spans, cells, columns, sources = {}, [("", "")], [0], []
     start = 1  # of this axis' counterfactuals among all of the dataset
     occurring = set(np.unique(coded.source).tolist())
     for axis in dataset.axes:
         k = len(axis.attributes)
-        if occurring & set(range(start, start + k)):
+        if models is not None or occurring & set(range(start, start + k)):
             spans[axis.name] = slice(len(cells), len(cells) + k)
             cells += [(axis.name, attribute) for attribute in axis.attributes]
             columns += range(start, start + k)
@@ -60,6 +64,10 @@ def tally(coded: CodedAnswers, dataset: Dataset) -> Tally:
 
     pairs, group = np.unique(coded.model * len(coded.subjects) + coded.subject, return_inverse=True)
     groups = [(coded.models[p // len(coded.subjects)], coded.subjects[p % len(coded.subjects)]) for p in pairs.tolist()]
+    if models is not None:
+        found = groups
+        groups = [(model, subject) for model in sorted(models) for subject in dataset.subjects]
+        group = np.array([groups.index(pair) for pair in found], np.int64)[group]
     shape = len(groups), len(cells)
     cell = group * len(cells) + place[coded.source]  # (N,), which of the P x C cells a row belongs to
 
@@ -70,7 +78,7 @@ def tally(coded: CodedAnswers, dataset: Dataset) -> Tally:
     counts = {}
     for position, axis in enumerate(dataset.axes):
         rows = coded.axis == position
-        if rows.any():
+        if models is not None or rows.any():
             k = len(axis.attributes)
             counts[axis.name] = _count(cell[rows] * k + coded.answer[rows], (*shape, k))
     with_person = int(asked.sum() - dropped.sum())
@@ -83,7 +91,7 @@ def tally(coded: CodedAnswers, dataset: Dataset) -> Tally:
         asked=asked,
         dropped=dropped,
         counts=counts,
-        unanswered={name: with_person - int(found.sum()) for name, found in counts.items()},
+        unanswered={name: with_person - int(each.sum()) for name, each in counts.items()},
     )
 
 

@@ -71,6 +71,11 @@ def _picture(encoded: bytes) -> Picture:
                 file = io.BytesIO()
                 small.save(file, "JPEG", quality=82)
                 encoded, kind = file.getvalue(), "image/jpeg"
-    except (OSError, SyntaxError, ValueError):  # Pillow raises all three for bytes that are no image
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        Image.DecompressionBombError,
+    ):  # what Pillow raises for no image, or a vast one
         return Picture("", missing="image cannot be decoded")
     return Picture(f"data:{kind};base64,{base64.b64encode(encoded).decode()}", tiny)

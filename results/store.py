@@ -182,6 +182,11 @@ class Store:
         for info in self._fs.get_file_info(fs.FileSelector(self._base, allow_not_found=True)):
             if info.base_name not in known:
                 yield info.base_name, Problem(info.base_name, "foreign", "not written by Seesaw; it counts nowhere")
+        for kind in ("images", "answers"):
+            for info in self._fs.get_file_info(fs.FileSelector(self.path(kind), allow_not_found=True)):
+                if info.type != fs.FileType.Directory:
+                    name = f"{kind}/{info.base_name}"
+                    yield name, Problem(name, "foreign", "not written by Seesaw; it counts nowhere")
         for folder in self.folders():
             odd = {p.name: p for p in self.problems(folder)}
             for name, _ in self._scan(folder):
@@ -201,10 +206,15 @@ class Store:
             infos = self._fs.get_file_info(fs.FileSelector(self.path(folder), allow_not_found=True))
             return sorted((f"{folder}/{i.base_name}", i.size > 12) for i in infos)
         try:
-            with os.scandir(self.path(folder)) as entries:
-                return sorted((f"{folder}/{e.name}", e.is_file() and _ends_whole(e.path)) for e in entries)
-        except FileNotFoundError:
+            entries = list(os.scandir(self.path(folder)))
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        found = []
+        for entry in entries:
+            # a temporary file that a live writer has just renamed is gone, and its folder is not empty for it
+            with contextlib.suppress(FileNotFoundError):
+                found.append((f"{folder}/{entry.name}", entry.is_file() and _ends_whole(entry.path)))
+        return sorted(found)
 
 
 def _ends_whole(path: str) -> bool:

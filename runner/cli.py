@@ -34,12 +34,15 @@ def _answerable(command: Callable[..., int | None]) -> Callable[..., None]:
         except SeesawError as error:
             click.echo(f"seesaw: {error}", err=True)
             code = error.exit_code
-        except KeyboardInterrupt:
-            click.echo("seesaw: interrupted; the same command goes on where this one was", err=True)
-            code = 3
         except BrokenPipeError:  # the reader of our output has gone, as `| head` does
             sys.stderr.close()
             code = 0
+        except OSError as error:  # a path that cannot be one, or a place that cannot be read or written
+            click.echo(f"seesaw: {error}", err=True)
+            code = 2
+        except KeyboardInterrupt:
+            click.echo("seesaw: interrupted; the same command goes on where this one was", err=True)
+            code = 3
         sys.exit(code or 0)
 
     return wrapped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,10 +28,13 @@ def connected(experiment: Experiment) -> Iterator[None]:
     """
     cluster = experiment.cluster
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # actors find an engine of the user's own where the driver does: beside the config, or in the current directory
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         if cluster.address == "local":
             ray.init(
+                address="local",  # without it Ray joins whatever cluster was last started on this machine
                 num_cpus=cluster.cpus or max(os.cpu_count() or 1, 1),
                 num_gpus=cluster.gpus,
                 object_store_memory=int(cluster.object_store_gb * 2**30),
@@ -40,11 +44,11 @@ def connected(experiment: Experiment) -> Iterator[None]:
                 configure_logging=False,
             )
         else:
-            ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+            ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except ConnectionError as error:
         raise EnvironmentFault(
-            "cluster.address is 'auto', but this machine is part of no Ray cluster; start one with "
-            "`ray start --head`, or run on this machine alone with cluster.address=local"
+            f"no Ray cluster can be joined at cluster.address={cluster.address}: {str(error).splitlines()[0]}; start one "
+            "with `ray start --head`, or run on this machine alone with cluster.address=local"
         ) from error
     except (RuntimeError, ValueError, OSError) as error:
         raise EnvironmentFault(f"Ray cannot start here: {error}") from error

@@ -7,6 +7,7 @@ refused with the nearest known name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ __all__ = [
     "override_config",
 ]
 
+_REPLICAS = "cluster.replicas."
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 
@@ -90,6 +92,7 @@ class ModelConfig(_Served):
 @dataclass
 class VLMConfig(_Served):
     seconds_per_question: float = 0.0
+    questions: list[str] = field(default_factory=list)  #: the only ones that it was trained on; empty: any
 
 
 Schema = TypeVar("Schema", Config, ModelConfig, VLMConfig)
@@ -135,7 +138,7 @@ def load_named(schema: type[Schema], kind: str, entry: Any, search: Sequence[Pat
         if not getattr(loaded, key):
             raise ConfigError(f"{where}: a {what} needs a '{key}'")
     for number, least in (("gpus", 0), ("cpus", 0), ("threads", 1), ("memory_gb", 0), ("load_seconds", 0)):
-        if getattr(loaded, number) < least:
+        if not least <= getattr(loaded, number) < math.inf:
             raise ConfigError(f"{where}: {number} must be at least {least}, got {getattr(loaded, number)}")
     return loaded
 
@@ -185,10 +188,16 @@ def _overridden(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[
     for item in overrides:
         if "=" not in item or item.startswith("="):
             raise ConfigError(f"'{item}' is not an override; expected key=value, for example images=16")
+    dotted = [item for item in overrides if item.startswith(_REPLICAS)]  # names of models may have dots in them
     try:
-        return _plain(
-            OmegaConf.merge(OmegaConf.create(dict(values)), OmegaConf.from_dotlist(list(overrides))), "overrides"
+        merged = OmegaConf.merge(
+            OmegaConf.create(dict(values)), OmegaConf.from_dotlist([item for item in overrides if item not in dotted])
         )
+        for item in dotted:
+            name, _, count = item.removeprefix(_REPLICAS).partition("=")
+            replicas = {"cluster": {"replicas": {name: yaml.safe_load(count)}}}
+            merged = OmegaConf.merge(merged, OmegaConf.create(replicas))
+        return _plain(merged, "overrides")
     except (OmegaConfBaseException, yaml.YAMLError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"overrides {' '.join(overrides)}: {_first_line(error)}") from None
 

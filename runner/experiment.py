@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import os
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -109,6 +114,7 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
     """
     config, search = load_config(source, overrides)
     _check_numbers(config)
+    sys.path[:0] = [str(folder) for folder in search if str(folder) not in sys.path]  # where `engine: module:Class` is
     dataset = load_dataset(config.dataset, search=search).select(
         subjects=_names(config.subjects, "subjects"), axes=_names(config.axes, "axes")
     )
@@ -119,6 +125,13 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
         raise ConfigError(f"models: '{twice[0]}' is there twice; every model needs a name of its own")
     models = tuple(_served(spec, "images", TTI_ENGINES) for spec in specs)
     vlm = _served(load_named(VLMConfig, "vlms", config.vqa, search), "answers", VQA_ENGINES)
+    for question in questionnaire_of(dataset).all:
+        if vlm.spec.questions and question.text not in vlm.spec.questions:
+            raise ConfigError(
+                f"vqa: '{vlm.name}' was made for certain questions and cannot answer '{question.text}'; choose another VLM"
+            )
+    if vlm.name in {spec.name for spec in specs}:
+        raise ConfigError(f"vqa: the VLM and a model are both called '{vlm.name}'; every one needs a name of its own")
     _check_cluster(config.cluster, [*(m.name for m in models), vlm.name])
     return Experiment(
         name=config.name,
@@ -128,8 +141,8 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
         images=config.images,
         seed=config.seed,
         settings=settings,
-        store=config.store or "outputs/store",
-        run=Path(config.run or f"outputs/{config.name}"),
+        store=_absolute(config.store or "outputs/store"),
+        run=Path(_absolute(config.run or f"outputs/{config.name}")),
         cluster=config.cluster,
     )
 
@@ -143,12 +156,22 @@ def analysis_settings(overrides: Sequence[str]) -> Settings:
 
 def _served(spec: Spec, kind: str, engines: Mapping[str, str]) -> Served[Spec]:
     engine = engine_class(spec.engine, engines)
-    extra = engine.identity(spec.settings) if hasattr(engine, "identity") else {}
+    if hasattr(engine, "identity"):
+        extra = engine.identity(spec.settings)
+    elif ":" in spec.engine:  # an engine of the user's own: changed code makes other images
+        extra = {"code": hashlib.sha256(inspect.getsource(inspect.getmodule(engine) or engine).encode()).hexdigest()}
+    else:
+        extra = {}
     try:
         identity = digest("model", {"engine": spec.engine, "settings": spec.settings, "extra": extra})
     except TypeError as error:
         raise ConfigError(f"{spec.name}: settings: {error}") from None
     return Served(spec, identity, shard_folder(kind, spec.name, identity))
+
+
+def _absolute(place: str) -> str:
+    """A directory that means the same from wherever the run is looked at; URIs stay."""
+    return place if "://" in place else os.path.abspath(place)
 
 
 def _entries(models: Any) -> list[Any]:
@@ -173,16 +196,20 @@ def _check_numbers(config: Config) -> None:
         raise ConfigError(f"images must be at least 1 and at most {MOST_IMAGES:,} a prompt, got {config.images}")
     if not isinstance(config.seed, int) or config.seed < 0:
         raise ConfigError(f"seed must be a whole number of at least 0, got {config.seed!r}")
+    if not isinstance(config.dataset, (str, Mapping)):
+        raise ConfigError(f"dataset: expected a name, a path or a mapping, got {config.dataset!r}")
+    if config.run is not None and "://" in config.run:
+        raise ConfigError(f"run: '{config.run}' is a URI; a run directory is a local one (store may be a URI)")
     if not config.name.strip() or "/" in config.name or config.name.startswith("."):
         raise ConfigError(f"name must be usable as a folder's name, got {config.name!r}")
 
 
 def _check_cluster(cluster: ClusterConfig, served: Sequence[str]) -> None:
-    if cluster.address not in ("local", "auto"):
+    if cluster.address not in ("local", "auto") and not re.fullmatch(r"[\w.-]+:\d+", cluster.address):
         hint = (
             "the driver must run on the cluster, where it can reach the store; submit it with `ray job submit`"
             if cluster.address.startswith("ray://")
-            else "expected 'local' or 'auto'"
+            else "expected 'local', 'auto' or HOST:PORT of a Ray head"
         )
         raise ConfigError(f"cluster.address: '{cluster.address}' is not supported: {hint}")
     shipped = {path.stem for kind in ("models", "vlms") for path in (CONFIGS / kind).glob("*.yaml")}

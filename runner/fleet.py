@@ -30,6 +30,7 @@ from runner.plan import Batch
 __all__ = ["Fleet", "Pool"]
 
 Result = TypeVar("Result")
+BARREN = 5  #: batches in a row that fail for good before the next are tried once only: calls may cost money
 STILLBORN = 3  #: replicas in a row that may die while they load
 
 
@@ -45,22 +46,35 @@ class Replica:
 
 
 class Pool:
-    """`size` replicas of one actor. `make(name)` starts one; its `load` must return before it gets work."""
+    """`size` replicas of one actor. `make(name)` starts one; its `load` must return before it gets work.
+
+    Replicas that die on end break a pool. A `vital` one (the VLM's) ends the run with that; any other fails what it is
+    given from then on.
+    """
 
     def __init__(
-        self, name: str, make: Callable[[str], Any], size: int, in_flight: int, attempts: int, events: Events
+        self,
+        name: str,
+        make: Callable[[str], Any],
+        size: int,
+        in_flight: int,
+        attempts: int,
+        events: Events,
+        vital: bool = True,
     ) -> None:
         self.name, self._make, self._size, self._in_flight, self._attempts = name, make, size, in_flight, attempts
-        self._events = events
+        self._events, self._vital = events, vital
         self._slots: asyncio.Queue[Replica | None] = asyncio.Queue()  # None wakes whoever waits in a broken pool
         self._replicas: set[Replica] = set()
         self._starting: set[asyncio.Task[None]] = set()
         self._made = self._stillborn = self._fruitless = 0  # the last two: deaths since anything went right
+        self._barren = 0  # batches in a row that were set aside
         self._broken: BaseException | None = None
-        self.stopping = False
+        self.started = self.stopping = False
 
     def start(self) -> None:
         """Start the replicas; they load in the background, and work waits for them."""
+        self.started = True
         for _ in range(self._size):
             self._spawn()
 
@@ -74,7 +88,8 @@ class Pool:
         """
         last: BaseException | None = None
         tries = 0
-        while tries < self._attempts:
+        attempts = 1 if self._barren >= BARREN else self._attempts
+        while tries < attempts:
             replica = await self._slot()
             replica.at_work.append(label)
             tries += 1
@@ -91,7 +106,7 @@ class Pool:
                     raise last from None
                 self._events.note(f"{label}: {stage} failed on {replica.name} (try {tries}): {_brief(last)}")
             else:
-                self._fruitless = 0
+                self._fruitless = self._barren = 0
                 return result
             finally:
                 replica.at_work.remove(label)
@@ -99,7 +114,8 @@ class Pool:
                     self._slots.put_nowait(replica)
         assert last is not None
         kind = "died" if isinstance(last, RayActorError) else type(last).__name__
-        raise BatchFailed(_brief(last), stage=stage, error=kind, attempts=self._attempts)
+        self._barren += 1
+        raise BatchFailed(_brief(last), stage=stage, error=kind, attempts=tries)
 
     async def _slot(self) -> Replica:
         while True:
@@ -108,6 +124,8 @@ class Pool:
             replica = await self._slots.get()
             if replica is None:
                 self._slots.put_nowait(None)
+                if isinstance(self._broken, BatchFailed):
+                    raise BatchFailed(str(self._broken), stage="load", error="died", attempts=self._broken.attempts)
                 if self._broken is not None:
                     raise self._broken
                 raise Interrupted("stopped on request; the same command goes on where this one was")
@@ -166,8 +184,11 @@ class Pool:
             deaths = f"{STILLBORN} replicas in a row died while they loaded"
             if self._stillborn < STILLBORN:
                 deaths = f"{self._fruitless} replicas in a row died without finishing a batch"
-            self._do_without(EnvironmentFault(
-                f"{self.name}: {deaths}; the last: {_brief(error)}; see logs/ in the run directory"))  # fmt: skip
+            message = f"{self.name}: {deaths}; the last: {_brief(error)}; see logs/ in the run directory"
+            if self._vital:
+                self._do_without(EnvironmentFault(message))
+            else:  # one model that crashes fails its own cells, and the others go on
+                self._do_without(BatchFailed(message, stage="load", error="died", attempts=self._made))
         else:
             self._spawn()
 
@@ -190,7 +211,8 @@ class Pool:
             except (RayError, TimeoutError) as error:
                 self._events.note(f"{replica.name} does not tell its metrics: {_brief(error)}")
             else:
-                self._events.metrics(replica.name, figures)
+                numbers = {k: v for k, v in dict(figures or {}).items() if isinstance(v, (int, float))}
+                self._events.metrics(replica.name, numbers)
 
     def stop(self) -> None:
         """Begin nothing more; what is in flight may finish."""
@@ -222,14 +244,13 @@ class Fleet:
         )
 
         def pool(spec: ModelConfig | VLMConfig, make: Callable[[str], Any]) -> Pool:
-            size = cluster.replicas.get(spec.name, 1)
-            return Pool(spec.name, make, size, cluster.in_flight, cluster.attempts, events)
+            size, vital = cluster.replicas.get(spec.name, 1), isinstance(spec, VLMConfig)
+            return Pool(spec.name, make, size, cluster.in_flight, cluster.attempts, events, vital)
 
         self._pools = {model.name: pool(model.spec, self._tti(model.spec)) for model in experiment.models}
         self._vqa = pool(experiment.vlm.spec, self._vlm(experiment.vlm.spec))
         replicas = sum(cluster.replicas.get(name, 1) for name in [*self._pools, experiment.vlm.name])
         self.width = replicas * cluster.in_flight  #: batches that can be at replicas at once
-        self._started: set[str] = set()
 
     def _tti(self, spec: ModelConfig) -> Callable[[str], Any]:
         actor = _remote(TTIActor, spec)
@@ -248,8 +269,7 @@ class Fleet:
 
     def _need(self, pool: Pool) -> Pool:
         """Start a pool when the first batch needs it: a model whose images are all there is never loaded."""
-        if pool.name not in self._started:
-            self._started.add(pool.name)
+        if not pool.started:
             pool.start()
         return pool
 
@@ -298,5 +318,6 @@ def _remote(cls: type, spec: ModelConfig | VLMConfig) -> Any:
 
 
 def _brief(error: BaseException | None) -> str:
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    printable = "".join(c if c.isprintable() or c == "\n" else " " for c in str(error))  # no escape codes of others
+    lines = [line.strip() for line in printable.splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:300]

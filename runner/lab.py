@@ -92,20 +92,40 @@ class FleetLab:
                 return held
         async with self._batches:
             try:
-                images = None
-                if batch.images not in self._images:
-                    images = await self._fleet.generate(batch)
-                    self._images.add(batch.images)
-                    self._events.images(made=len(batch.index))
-                else:
-                    self._events.images(held=len(batch.index))
-                replies = await self._fleet.ask(batch, images)
+                replies = await self._replies(batch)
+                read = self._read(batch, replies)
             except BatchFailed as error:
                 self._events.failed(batch, error)
                 raise
+            except StoreError as error:  # answers that are there, and are none
+                failed = BatchFailed(str(error), stage="read", error="StoreError", attempts=1)
+                self._events.failed(batch, failed)
+                raise failed from error
             self._answers.add(batch.answers)
             self._events.answers(replies.num_rows)
-            return self._read(batch, replies)
+            return read
+
+    async def _replies(self, batch: Batch) -> pa.Table:
+        """Make what the store lacks of a batch's images, and ask them."""
+        if batch.images in self._images:
+            self._events.images(held=len(batch.index))
+            try:
+                return await self._fleet.ask(batch, None)
+            except BatchFailed as error:
+                if error.error not in ("StoreError", "FileNotFoundError"):
+                    raise
+                self._images.discard(batch.images)
+                self._events.note(f"{error}; {self._moved(batch.images)} and made again")
+        images = await self._fleet.generate(batch)
+        self._images.add(batch.images)
+        self._events.images(made=len(batch.index))
+        return await self._fleet.ask(batch, images)
+
+    def _moved(self, shard: str) -> str:
+        try:
+            return f"moved to {self._store.quarantine(shard)}"
+        except FileNotFoundError:
+            return "gone"
 
     async def _held(self, batch: Batch) -> Answers | None:
         """The answers that the store holds; None (and the shard moved aside) if they cannot be trusted."""

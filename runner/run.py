@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from experiments.analysis import analyze, answer_rows
+from experiments.analysis import answer_rows, write_analysis
 from experiments.lab import Observations
 from experiments.sweep import sweep
 from results.errors import Interrupted
@@ -31,6 +31,8 @@ from runner.streams import diverted
 
 __all__ = ["run_sweep"]
 
+SHOWN = 20  #: warnings about the tables that are worth a line each
+
 
 def run_sweep(experiment: Experiment, show: Callable[[str, Mapping[str, Any], Counts], None]) -> int:
     """Run or resume a sweep; returns the exit code, 0 or 1 (some cells failed).
@@ -46,18 +48,20 @@ def run_sweep(experiment: Experiment, show: Callable[[str, Mapping[str, Any], Co
             report = directory.path / "report" / "index.html"
             events.end(message=f"nothing to do: {experiment.run} is complete; report: {report}", state="done")
             return 0
-        preflight(experiment)
         store.probe()
-        directory.write_config()
         began = datetime.now(UTC).isoformat()
-        directory.write_record("running", began=began)
         events.start(
             message=f"{experiment.name}: {plan.total('images'):,} images in {plan.total('cells'):,} cells; "
             f"{plan.total('answers_held'):,} of {plan.total('batches'):,} batches are in the store"
         )
+        _stop_on_signals()
         try:
             with diverted(directory.logs / "driver.log"), connected(experiment):
+                _stop_on_signals()  # Ray has put its own handler there
                 check_resources(experiment)
+                preflight(experiment)
+                directory.write_config()  # from here on the directory is this experiment's
+                directory.write_record("running", began=began)
                 observed = asyncio.run(_observe(experiment, store, directory, events))
             state = _write(experiment, directory, observed, events)
         except (Interrupted, KeyboardInterrupt) as stopped:
@@ -70,28 +74,38 @@ def run_sweep(experiment: Experiment, show: Callable[[str, Mapping[str, Any], Co
 
 
 def _ended(directory: RunDirectory, events: Events, state: str, began: str) -> int:
-    """Record and tell how a run ended, with its report where it has tables; the exit code of a run that did."""
+    """Write the report of a run that has figures, record how it ended, and tell; the exit code of a run that did."""
     counts = events.counts
-    facts = {k: v for k, v in vars(counts).items() if isinstance(v, int)}
     seconds = time.monotonic() - events.began
-    directory.write_record(
-        state,
-        began=began,
-        ended=datetime.now(UTC).isoformat(),
-        seconds=round(seconds, 3),
-        counts=facts,
-        notes=counts.notes,
-        vqa=events.served,
-    )
+
+    def record(state: str) -> None:
+        facts = {k: v for k, v in vars(counts).items() if isinstance(v, int)}
+        ended = datetime.now(UTC).isoformat()
+        directory.write_record(
+            state,
+            began=began,
+            ended=ended,
+            seconds=round(seconds, 3),
+            counts=facts,
+            notes=counts.notes,
+            vqa=events.served,
+        )
+
     if state not in ("done", "partial"):
+        record(state)
         events.end(message=state, state=state)
         return 1
+    report = ""
+    if directory.measured():
+        record("reporting")  # what the report tells of the run
+        report = f"; report: {write_report(directory.path, directory.store)}"
+    else:
+        events.note("no image shows a person, or none could be made: there is nothing to report")
+    record(state)
     lacking = f", but {counts.cells_failed} cells failed: {directory.path}/failures.parquet" if counts.failures else ""
     if counts.cells_failed == counts.cells:
-        events.end(message=f"all {counts.cells} cells failed: {directory.path}/failures.parquet", state=state)
-        return 1
-    report = write_report(directory.path, directory.store)
-    events.end(message=f"done in {seconds:.0f} s{lacking}; report: {report}", state=state, report=str(report))
+        lacking = f": all {counts.cells} cells failed: {directory.path}/failures.parquet"
+    events.end(message=f"done in {seconds:.0f} s{lacking}{report}", state=state, report=report.rpartition(" ")[2])
     return 1 if lacking else 0
 
 
@@ -109,7 +123,7 @@ async def _observe(
         events.note("stopping: what is in flight is finished and kept; once more stops at once")
         fleet.stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop)
     try:
         lab = FleetLab(experiment, store, fleet, events)
@@ -122,6 +136,12 @@ async def _observe(
         await fleet.close()
 
 
+def _stop_on_signals() -> None:
+    """SIGTERM and SIGHUP end what has not begun yet as Ctrl-C does: interrupted, exit code 3."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+
+
 def _write(
     experiment: Experiment, directory: RunDirectory, observed: Mapping[str, list[Observations]], events: Events
 ) -> str:
@@ -131,8 +151,14 @@ def _write(
     write_table(directory.path / "answers.parquet", answers)
     rows = sorted((asdict(failure) for failure in events.counts.failures), key=lambda row: str(row["cell"]))
     write_table(directory.path / "failures.parquet", table_of(pd.DataFrame(rows, columns=FAILURES.names), FAILURES))
-    if answers.num_rows:
-        summary = analyze(directory.path / "answers.parquet", directory.path, experiment.settings)
-        for line in summary.warnings():
-            events.note(line)
+    models = [model.name for model in experiment.models]
+    summary = write_analysis(answers.to_pandas(), directory.path, experiment.settings, models)
+    warnings = summary.warnings()
+    ambiguous = sum(cell.answers.ambiguous for cells in observed.values() for cell in cells if cell.answers)
+    if ambiguous:
+        warnings.append(f"{ambiguous:,} images claimed several attributes of a composite axis; the likeliest counts")
+    for line in warnings[:SHOWN]:
+        events.note(line)
+    if len(warnings) > SHOWN:
+        events.note(f"and {len(warnings) - SHOWN:,} more of this kind; NaN in matrices.parquet marks what is undefined")
     return "partial" if rows else "done"

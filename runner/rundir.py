@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import yaml
 from filelock import FileLock, Timeout
 
@@ -75,31 +77,48 @@ class RunDirectory:
             )
 
     def finished(self) -> bool:
-        """True when exactly this experiment was brought to its end here, without failures, and its tables stand."""
+        """True when exactly this experiment was brought to its end here, without failures, and its files are as then."""
         try:
             record = read_record(self.path)
         except InputError:
             return False
-        tables = ("answers", "distributions", "matrices", "uncertainty", "failures")
         return (
-            record.get("state") == "done"
+            record["state"] == "done"
             and record["fingerprint"] == self._experiment.fingerprint()
-            and all((self.path / f"{t}.parquet").is_file() for t in tables)
+            and record.get("files") == self._digests()
         )
 
+    def measured(self) -> bool:
+        """True when there is a number to show: a matrix with a defined entry."""
+        return bool(pq.read_table(self.path / "matrices.parquet", columns=["is"]).to_pandas()["is"].notna().any())
+
+    def _digests(self) -> dict[str, str]:
+        """SHA-256 of the tables and the report, by name, of those that are there."""
+        names = [f"{t}.parquet" for t in ("answers", "distributions", "matrices", "uncertainty", "failures")]
+        found = {}
+        for path in (*(self.path / name for name in names), self.path / "report" / "index.html"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+        return found
+
     def write_config(self) -> None:
-        text = yaml.safe_dump(self._experiment.resolved(), sort_keys=False, allow_unicode=True, width=120)
+        text = yaml.dump(self._experiment.resolved(), Dumper=_Quoted, sort_keys=False, allow_unicode=True, width=120)
         write_bytes(self.path / "config.yaml", text.encode())
 
     def write_record(self, state: str, **facts: Any) -> None:
         """run.json: the fingerprint, versions, and how far the last command came (`state`)."""
         fingerprint = self._experiment.fingerprint()
+        if state not in ("done", "partial", "reporting") and (self.path / "run.json").exists():
+            # what was asked for and never came about must not bind: the way back stays open
+            fingerprint = read_record(self.path)["fingerprint"]
         text = json.dumps(fingerprint, sort_keys=True)
         record = {
             "state": state,
             "id": hashlib.sha256(text.encode()).hexdigest()[:16],
             "fingerprint": fingerprint,
             "versions": _versions(),
+            "files": self._digests(),
             **facts,
         }
         write_bytes(self.path / "run.json", json.dumps(record, indent=2, default=str).encode())
@@ -118,8 +137,18 @@ def read_record(path: Path) -> dict[str, Any]:
     return record
 
 
+class _Quoted(yaml.SafeDumper):
+    """Strings in quotes and `${` escaped: what reads the file must see the words that were, not numbers or variables."""
+
+
+_Quoted.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text.replace("${", "\\${"), style='"')
+)
+
+
 def _strangers(path: Path) -> bool:
-    return any(name not in (".lock", "logs", "config.yaml") for name in os.listdir(path))
+    known = (".lock", "logs", "config.yaml")
+    return any(name not in known and not re.fullmatch(r"\..*\.tmp", name) for name in os.listdir(path))
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

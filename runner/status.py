@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def show_status(run: Path, as_json: bool) -> None:
         ]
         print(json.dumps({"event": "status", "state": state, "models": models, "failures": failed}))
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     meaning = {
         "running": "a driver is at work",
         "killed": "its driver was killed; the same command resumes",
@@ -85,6 +86,10 @@ def show_verify(root: str, as_json: bool) -> int:
     """
     if "://" not in root and not Path(root).is_dir():
         raise InputError(f"'{root}' is no store: there is no such directory")
+    if not Store(root).folders():
+        beside = Path(root).parent / "store"
+        hint = f"; did you mean '{beside}'?" if beside.is_dir() else "; a config's `store` says where one is"
+        raise InputError(f"'{root}' is no store: it holds no images and no answers{hint}")
     found: Counter[str] = Counter()
     for name, problem in Store(root).verify():
         kind = problem.kind if problem else "sound"
