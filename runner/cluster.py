@@ -47,8 +47,8 @@ def connected(experiment: Experiment) -> Iterator[None]:
             ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except ConnectionError as error:
         raise EnvironmentFault(
-            f"no Ray cluster can be joined at cluster.address={cluster.address}: {str(error).splitlines()[0]}; start one "
-            "with `ray start --head`, or run on this machine alone with cluster.address=local"
+            f"no Ray cluster can be joined at cluster.address={cluster.address}: {str(error).splitlines()[0]}; start "
+            "one with `ray start --head`, or run on this machine alone with cluster.address=local"
         ) from error
     except (RuntimeError, ValueError, OSError) as error:
         raise EnvironmentFault(f"Ray cannot start here: {error}") from error

@@ -128,7 +128,7 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
     for question in questionnaire_of(dataset).all:
         if vlm.spec.questions and question.text not in vlm.spec.questions:
             raise ConfigError(
-                f"vqa: '{vlm.name}' was made for certain questions and cannot answer '{question.text}'; choose another VLM"
+                f"vqa: '{vlm.name}' was made for certain questions, and '{question.text}' is none; choose another"
             )
     if vlm.name in {spec.name for spec in specs}:
         raise ConfigError(f"vqa: the VLM and a model are both called '{vlm.name}'; every one needs a name of its own")

@@ -77,7 +77,7 @@ class RunDirectory:
             )
 
     def finished(self) -> bool:
-        """True when exactly this experiment was brought to its end here, without failures, and its files are as then."""
+        """True when exactly this experiment came to its end here, without failures, and its files are as then."""
         try:
             record = read_record(self.path)
         except InputError:
@@ -93,10 +93,10 @@ class RunDirectory:
         return bool(pq.read_table(self.path / "matrices.parquet", columns=["is"]).to_pandas()["is"].notna().any())
 
     def _digests(self) -> dict[str, str]:
-        """SHA-256 of the tables and the report, by name, of those that are there."""
+        """SHA-256 of the tables that are there, by name, and whether there is a report."""
         names = [f"{t}.parquet" for t in ("answers", "distributions", "matrices", "uncertainty", "failures")]
-        found = {}
-        for path in (*(self.path / name for name in names), self.path / "report" / "index.html"):
+        found = {"report": str((self.path / "report" / "index.html").is_file())}
+        for path in (self.path / name for name in names):
             if path.is_file():
                 with path.open("rb") as file:
                     found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
@@ -138,7 +138,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 class _Quoted(yaml.SafeDumper):
-    """Strings in quotes and `${` escaped: what reads the file must see the words that were, not numbers or variables."""
+    """Strings in quotes and `${` escaped: whoever reads the file sees words as they were, no numbers or variables."""
 
 
 _Quoted.add_representer(

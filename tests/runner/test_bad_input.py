@@ -41,6 +41,14 @@ CONFIGS = {
     "address of a client": ("cluster: {address: 'ray://head:10001'}", "ray job submit"),
     "replicas of nobody": ("cluster: {replicas: {ttj: 2}}", "did you mean 'tti'?"),
     "no replicas": ("cluster: {replicas: {tti: 0}}", "must be at least 1"),
+    "a dataset that is a number": ("dataset: 5", "dataset: expected a name, a path or a mapping"),
+    "a run that is a URI": ("run: s3://bucket/run", "a run directory is a local one"),
+    "a VLM with a model's name": ("vqa: {name: tti, engine: simulated}", "both called 'tti'"),
+    "a question that a VLM was not made for": (
+        "vqa: pictogram-vlm\ndataset: {extends: occupation, axes: {gender: {question: Man or woman?}}}",
+        "was made for certain questions, and 'Man or woman?' is none",
+    ),
+    "infinite CPUs": ("vqa: {name: v, engine: simulated, cpus: .inf}", "cpus must be"),
     "not YAML": ("images: [1", "not valid YAML"),
     "a key twice": ("images: 3\nimages: 4", "images"),
     "a name that is a path": ("name: ../up", "name must be usable as a folder's name"),
@@ -127,6 +135,14 @@ def test_a_bad_answers_table_is_refused_and_writes_nothing(rows, message, tmp_pa
     (tmp_path / "nurse.csv").write_text(HEADER + rows)
     assert message in refused(seesaw("analyze", "nurse.csv", "--out", "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_the_readme_s_cluster_command_is_understood(seesaw):
+    counts = ("cluster.replicas.flux1-dev=4", "cluster.replicas.qwen2.5-vl-7b=2")
+    command = seesaw("plan", "paper", "cluster.address=auto", *counts)
+    assert command.code == 0, command.err
+    assert "flux1-dev: 4 x" in command.out
+    assert "qwen2.5-vl-7b: 2 x" in command.out
 
 
 def test_help_answers_without_loading_anything_heavy(seesaw):

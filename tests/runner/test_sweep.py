@@ -170,12 +170,57 @@ def test_what_fails_is_set_aside_and_the_rest_is_done(config, tmp_path, seesaw):
     assert json.loads((run / "run.json").read_text())["counts"]["images_made"] == 0
 
 
-def test_a_model_that_always_dies_ends_the_run_with_a_reason(config, tmp_path, seesaw):
-    model = "{name: one, engine: simulated, settings: {dies: A}, cpus: 0.2}"
-    command = seesaw("sweep", config, f"models=[{model}]", "cluster.attempts=2", timeout=120)
-    assert command.code == 4
-    assert "one: 4 replicas in a row died without finishing a batch" in command.err
+def test_a_model_that_always_dies_fails_its_own_cells_and_the_others_go_on(config, tmp_path, seesaw):
+    dying = "{name: dying, engine: simulated, settings: {dies: A}, cpus: 0.2}"
+    living = "{name: living, engine: simulated, cpus: 0.2}"
+    command = seesaw("sweep", config, f"models=[{dying},{living}]", "cluster.attempts=2", timeout=120)
+    assert command.code == 1, command.err
     assert "Traceback" not in command.err
+    matrices = pd.read_parquet(tmp_path / "run/matrices.parquet").set_index("model")
+    assert matrices.loc["living", "is"].notna().all()
+    assert matrices.loc["dying", "is"].isna().all()  # undefined, and there: what failed does not just vanish
+    assert len(matrices.loc["dying"]) == len(matrices.loc["living"]) == 2 * 9
+    failures = pd.read_parquet(tmp_path / "run/failures.parquet")
+    assert failures.cell.str.startswith("dying / ").all()
+    assert len(failures) == 2 * 10 * 2
+    assert failures.message.str.contains("replicas in a row died without finishing a batch").any()
+
+
+def test_an_extension_that_fails_leaves_the_way_back_open(config, tmp_path, seesaw):
+    one = "models=[{name: one, engine: simulated, cpus: 0.2}]"
+    assert seesaw("sweep", config, one).code == 0
+    before = tables(tmp_path / "run")
+    failed = seesaw("sweep", config, one, "images=40", "cluster.replicas.one=1000")
+    assert failed.code == 4
+    back = seesaw("sweep", config, one)
+    assert back.code == 0, back.err
+    assert tables(tmp_path / "run") == before
+
+
+def test_a_damaged_image_shard_is_made_again_when_it_is_needed(config, tmp_path, seesaw):
+    one = "models=[{name: two, engine: pictogram-draw, settings: {world: cedar}, cpus: 0.2}]"
+    assert seesaw("sweep", config, one).code == 0
+    before = tables(tmp_path / "run")
+    shards = sorted((tmp_path / "store/images").glob("*/*.parquet"))
+    sound = [shard.read_bytes() for shard in shards]
+    flipped = bytearray(sound[0])
+    flipped[60] ^= 1
+    shards[0].write_bytes(flipped)
+    shards[1].write_bytes(sound[2])  # a sound shard under another's name
+    shutil.rmtree(tmp_path / "store/answers")
+    shutil.rmtree(tmp_path / "run")
+    again = seesaw("sweep", config, one)
+    assert again.code == 0, again.err
+    assert again.err.count("made again") == 2
+    assert [shard.read_bytes() for shard in shards] == sound
+    assert tables(tmp_path / "run") == before
+
+
+def test_another_cluster_on_this_machine_is_not_joined_unasked(config, tmp_path, seesaw):
+    """Ray remembers where a cluster was last started, and would join it, alive or not; RAY_ADDRESS says the same."""
+    one = "models=[{name: one, engine: simulated, cpus: 0.2}]"
+    command = seesaw("sweep", config, one, "images=8", env={"RAY_ADDRESS": "127.0.0.1:9"})
+    assert command.code == 0, command.err
 
 
 def test_more_than_the_machine_has_is_said_before_work_starts(config, tmp_path, seesaw):
