@@ -72,8 +72,8 @@ class ModelPlan:
     batches: int
     images_held: int  #: batches of images that the store holds already
     answers_held: int  #: batches of answers that the store holds already
-    hours: float  #: of this model's device, for the batches that are not held
-    disk_gb: float
+    hours: float | None  #: of this model's device, for the batches that are not held; None: its YAML does not say
+    disk_gb: float | None
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Plan:
     strays: tuple[str, ...]  #: what lies in the run's folders of the store and counts nowhere
 
     def total(self, what: str) -> Any:
-        return sum(getattr(model, what) for model in self.models)
+        return sum(getattr(model, what) or 0 for model in self.models)
 
     @property
     def done(self) -> bool:
@@ -125,8 +125,10 @@ def make_plan(experiment: Experiment, store: Store) -> Plan:
                 batches=total,
                 images_held=made,
                 answers_held=done,
-                hours=(total - made) * BATCH * model.spec.seconds_per_image / 3600,
-                disk_gb=cells * whole * model.spec.image_kb / 1e6,
+                hours=(total - made) * BATCH * model.spec.seconds_per_image / 3600
+                if model.spec.seconds_per_image
+                else None,
+                disk_gb=cells * whole * model.spec.image_kb / 1e6 if model.spec.image_kb else None,
             )
         )
     served = [*(m.spec for m in experiment.models), experiment.vlm.spec]

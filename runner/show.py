@@ -40,7 +40,7 @@ def show_plan(experiment: Experiment, plan: Plan, as_json: bool) -> None:
         held = f"{m.images_held / m.batches:.0%}" if m.batches else "-"
         table.add_row(
             escape(m.name), f"{m.cells:,}", f"{m.images:,}", f"{m.attributes:,}", f"{m.questions:,}", held,
-            f"{m.hours:.2f}", f"{m.disk_gb:.2f}",
+            "?" if m.hours is None else f"{m.hours:.2f}", "?" if m.disk_gb is None else f"{m.disk_gb:.2f}",
         )  # fmt: skip
     table.add_section()
     total = plan.total
@@ -53,7 +53,9 @@ def show_plan(experiment: Experiment, plan: Plan, as_json: bool) -> None:
     for name, gpus, cpus, memory in plan.memory:
         replicas = experiment.cluster.replicas.get(name, 1)
         console.print(f"  {escape(name)}: {replicas} x ({gpus:g} GPU, {cpus:g} CPU, {memory:g} GB)")
-    console.print("hours and sizes are estimates from the models' YAML")
+    console.print(
+        "hours and sizes are estimates from the models' YAML; ? where it gives none (seconds_per_image, image_kb)"
+    )
     for stray in plan.strays:
         console.print(f"in the store: {escape(stray)}")
 
