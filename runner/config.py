@@ -189,10 +189,9 @@ def _overridden(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[
         if "=" not in item or item.startswith("="):
             raise ConfigError(f"'{item}' is not an override; expected key=value, for example images=16")
     dotted = [item for item in overrides if item.startswith(_REPLICAS)]  # names of models may have dots in them
+    plain = [item for item in overrides if item not in dotted]
     try:
-        merged = OmegaConf.merge(
-            OmegaConf.create(dict(values)), OmegaConf.from_dotlist([item for item in overrides if item not in dotted])
-        )
+        merged = OmegaConf.merge(OmegaConf.create(_escaped(values)), OmegaConf.from_dotlist(plain))
         for item in dotted:
             name, _, count = item.removeprefix(_REPLICAS).partition("=")
             replicas = {"cluster": {"replicas": {name: yaml.safe_load(count)}}}
@@ -200,6 +199,15 @@ def _overridden(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[
         return _plain(merged, "overrides")
     except (OmegaConfBaseException, yaml.YAMLError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"overrides {' '.join(overrides)}: {_first_line(error)}") from None
+
+
+def _escaped(value: Any) -> Any:
+    """`value` with its `${` kept from being read as a variable: it has been resolved once, and its words are words."""
+    if isinstance(value, Mapping):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    return value.replace("${", "\\${") if isinstance(value, str) else value
 
 
 def _plain(config: Any, where: str) -> Mapping[str, Any]:
@@ -212,7 +220,7 @@ def _plain(config: Any, where: str) -> Mapping[str, Any]:
 def _structured(schema: type[Schema], values: Mapping[str, Any], where: str) -> Schema:
     _check_keys(schema, values, where, "")
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(dict(values)))
+        merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(_escaped(values)))
         return cast(Schema, OmegaConf.to_object(merged))
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None)

@@ -55,6 +55,7 @@ def run_sweep(experiment: Experiment, show: Callable[[str, Mapping[str, Any], Co
             f"{plan.total('answers_held'):,} of {plan.total('batches'):,} batches are in the store"
         )
         _stop_on_signals()
+        begun = False  # a run that never got to work leaves no record: the directory stays free for another try
         try:
             with diverted(directory.logs / "driver.log"), connected(experiment):
                 _stop_on_signals()  # Ray has put its own handler there
@@ -62,18 +63,19 @@ def run_sweep(experiment: Experiment, show: Callable[[str, Mapping[str, Any], Co
                 preflight(experiment)
                 directory.write_config()  # from here on the directory is this experiment's
                 directory.write_record("running", began=began)
+                begun = True
                 observed = asyncio.run(_observe(experiment, store, directory, events))
             state = _write(experiment, directory, observed, events)
         except (Interrupted, KeyboardInterrupt) as stopped:
-            _ended(directory, events, "interrupted", began)
+            _ended(directory, events, "interrupted", began, begun)
             raise Interrupted(str(stopped) or "stopped; the same command goes on where this one was") from None
         except BaseException:
-            _ended(directory, events, "failed", began)
+            _ended(directory, events, "failed", began, begun)
             raise
         return _ended(directory, events, state, began)
 
 
-def _ended(directory: RunDirectory, events: Events, state: str, began: str) -> int:
+def _ended(directory: RunDirectory, events: Events, state: str, began: str, begun: bool = True) -> int:
     """Write the report of a run that has figures, record how it ended, and tell; the exit code of a run that did."""
     counts = events.counts
     seconds = time.monotonic() - events.began
@@ -92,7 +94,8 @@ def _ended(directory: RunDirectory, events: Events, state: str, began: str) -> i
         )
 
     if state not in ("done", "partial"):
-        record(state)
+        if begun:
+            record(state)
         events.end(message=state, state=state)
         return 1
     report = ""

@@ -145,6 +145,29 @@ def test_the_readme_s_cluster_command_is_understood(seesaw):
     assert "qwen2.5-vl-7b: 2 x" in command.out
 
 
+def test_words_are_words_whatever_yaml_or_variables_make_of_them(tmp_path, monkeypatch):
+    """What a run writes as its config reads back as the experiment that it was."""
+    import yaml
+
+    from runner.experiment import load_experiment
+    from runner.rundir import RunDirectory
+
+    monkeypatch.chdir(tmp_path)
+    subjects = ["1e5", "yes", "dollar \\${name}", "colon: and # hash", "007", "\u00e9t\u00e9"]
+    (tmp_path / "odd.yaml").write_text(
+        with_keys("subjects: all")
+        + yaml.safe_dump({"dataset": {"extends": "occupation", "subjects": subjects}}, default_style='"')
+    )
+    experiment = load_experiment("odd.yaml")
+    assert experiment.dataset.subjects == ("1e5", "yes", "dollar ${name}", "colon: and # hash", "007", "\u00e9t\u00e9")
+    directory = RunDirectory(experiment)
+    with directory.claimed():
+        directory.write_config()
+    again = load_experiment(str(directory.path / "config.yaml"))
+    assert again.dataset == experiment.dataset
+    assert again.fingerprint() == experiment.fingerprint()
+
+
 def test_help_answers_without_loading_anything_heavy(seesaw):
     command = seesaw("--help", env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert command.code == 0

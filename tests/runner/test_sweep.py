@@ -231,6 +231,7 @@ def test_more_than_the_machine_has_is_said_before_work_starts(config, tmp_path, 
     assert command.code == 4
     assert "CPUs" in command.err
     assert not list((tmp_path / "store").glob("*"))
+    assert not (tmp_path / "run/run.json").exists()  # what never began binds no directory
 
 
 def test_interrupted_it_finishes_what_is_in_flight_and_resumes(config, tmp_path, start, seesaw):
