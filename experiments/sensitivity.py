@@ -126,4 +126,5 @@ def check_target(target: ArrayLike, attributes: Sequence[str], axis: str) -> Flo
             raise ConfigError(f"the target of axis '{axis}' gives '{attribute}' {share:g}; a share is between 0 and 1")
     if abs(shares.sum() - 1) > _TOLERANCE:
         raise ConfigError(f"the target of axis '{axis}' sums to {shares.sum():g}; shares sum to 1")
-    return np.asarray(shares / shares.sum(), np.float64)
+    # what sums to one already stays to the last bit: a target that was written down and read again is the same target
+    return shares if abs(shares.sum() - 1) < 1e-12 else np.asarray(shares / shares.sum(), np.float64)

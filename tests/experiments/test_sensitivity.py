@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import ot
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -179,3 +179,15 @@ def test_a_target_rounded_to_six_decimals_is_taken_to_sum_to_1() -> None:
 def test_an_unknown_metric_is_a_programming_error() -> None:
     with pytest.raises(ValueError, match="unknown metric 'cosine'"):
         w1([1, 0], [0.5, 0.5], "cosine")  # type: ignore[arg-type]
+
+
+@given(st.integers(2, 8), st.integers(0, 2**32 - 1))
+def test_a_target_that_is_checked_again_is_the_same_to_the_last_bit(k, seed):
+    shares = np.random.default_rng(seed).dirichlet(np.ones(k)).round(6)
+    shares[0] += 1 - shares.sum()
+    assume(shares[0] >= 0)
+    names = [str(i) for i in range(k)]
+    once = check_target(shares, names, "axis")
+    assert check_target(once.tolist(), names, "axis").tolist() == once.tolist()
+    even = np.full(k, 1 / k)
+    assert check_target(even, names, "axis").tolist() == even.tolist()
