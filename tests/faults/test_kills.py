@@ -113,10 +113,9 @@ def test_killed_at_random_moments_a_sweep_ends_with_the_same_tables(folder, caps
                 left["driver"] -= 1
                 killed["driver"] += 1
                 break
-        command.finish() if command.process.poll() is None else None
-        deadline = (
-            time.monotonic() + 60
-        )  # a worker that was just starting gives up on its dead raylet after half a minute
+        if not command.process.stdout.closed:
+            command.finish()
+        deadline = time.monotonic() + GRACE  # a worker that was just starting looks for its raylet for half a minute
         while orphans(command.process.pid) and time.monotonic() < deadline:
             time.sleep(0.2)
         assert orphans(command.process.pid) == []
@@ -150,6 +149,8 @@ def test_a_driver_killed_alone_leaves_no_model_and_no_worker_behind(folder):
             break
     os.kill(command.process.pid, signal.SIGKILL)
     command.process.wait()
+    command.process.stdout.close()
+    command.process.stderr.close()
     deadline = time.monotonic() + GRACE
     while orphans(command.process.pid) and time.monotonic() < deadline:
         time.sleep(0.3)
