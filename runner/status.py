@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from results.errors import InputError
+from results.record import read_record
 from results.store import Store
 from runner.experiment import load_experiment
 from runner.plan import make_plan
-from runner.rundir import read_record
 
 __all__ = ["show_status", "show_verify"]
 
