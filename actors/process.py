@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from results.secrets import without_secrets
+
 __all__ = ["DEAD", "begin", "mortal"]
 
 DEAD = 70  #: exit status of an actor whose engine or device died
@@ -31,8 +33,16 @@ def begin(name: str, log_file: str, threads: int) -> None:
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         os.close(handle)
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(levelname)s %(message)s", force=True)
+    logging.basicConfig(level=logging.INFO, force=True)
+    logging.getLogger().handlers[0].setFormatter(_Masked(f"%(asctime)s {name} %(levelname)s %(message)s"))
     log.info("process %d starts", os.getpid())
+
+
+class _Masked(logging.Formatter):
+    """Messages and tracebacks without tokens: both may quote a URL or a header."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_secrets(super().format(record))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from actors.choice_tree import reply
 from actors.engines import Reply, VQAQuestion
 from actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
 from results.errors import ConfigError, EnvironmentFault
+from results.secrets import without_secrets
 
 __all__ = ["TransformersEngine"]
 
@@ -135,7 +136,7 @@ def _load(settings: VLMSettings) -> tuple[Any, Any]:
         import torch
         from transformers import AutoModelForImageTextToText, AutoProcessor
     except ImportError as error:
-        raise EnvironmentFault(f"engine 'transformers' cannot be imported: {error}") from error
+        raise EnvironmentFault(f"engine 'transformers' cannot be imported: {without_secrets(str(error))}") from error
     remote = {"revision": settings.revision, "trust_remote_code": settings.engine_args.get("trust_remote_code", False)}
     pixels = settings.engine_args.get("mm_processor_kwargs", {})
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -143,5 +144,5 @@ def _load(settings: VLMSettings) -> tuple[Any, Any]:
         processor = AutoProcessor.from_pretrained(source, **remote, **pixels)
         model = AutoModelForImageTextToText.from_pretrained(source, dtype=settings.precision, **remote)
     except (OSError, ValueError, ImportError) as error:  # no such model or access, or its processor lacks a package
-        raise EnvironmentFault(f"transformers cannot load '{settings.model}': {error}") from error
+        raise EnvironmentFault(f"transformers cannot load '{settings.model}': {without_secrets(str(error))}") from error
     return model.to(device).eval(), processor

@@ -29,6 +29,7 @@ from actors.choice_tree import reply
 from actors.engines import Reply, VQAQuestion
 from actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
 from results.errors import EnvironmentFault
+from results.secrets import without_secrets
 
 __all__ = ["VLLMEngine"]
 
@@ -258,7 +259,7 @@ def _load(settings: VLMSettings) -> Any:
     try:
         llm = vllm.LLM(source, revision=settings.revision, dtype=settings.precision, **arguments)
     except (OSError, ValueError) as error:  # no such model or access; a value that this machine cannot do
-        raise EnvironmentFault(f"vLLM cannot load '{settings.model}': {error}") from error
+        raise EnvironmentFault(f"vLLM cannot load '{settings.model}': {without_secrets(str(error))}") from error
     finally:
         # On the CPU vLLM replaces it by a stub that warns at every request; its own threads are not bound in-process.
         torch.set_num_threads = set_num_threads

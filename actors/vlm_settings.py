@@ -99,5 +99,4 @@ def vlm_preflight(settings: Mapping[str, Any], package: str, install: str) -> No
     """EnvironmentFault if `package` or the weights of a hub model are missing."""
     read = VLMSettings.read(settings)
     need_package(package, install)
-    if read.folder is None:
-        need_weights(read.model, read.revision or "main", "config.json")
+    need_weights(read.model, read.revision or "main", "config.json", read.folder)

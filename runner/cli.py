@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from results.errors import SeesawError, nearest
+from results.secrets import without_secrets
 
 __all__ = ["main"]
 
@@ -32,13 +33,13 @@ def _answerable(command: Callable[..., int | None]) -> Callable[..., None]:
         try:
             code = command(*args, **kwargs)
         except SeesawError as error:
-            click.echo(f"seesaw: {error}", err=True)
+            click.echo(without_secrets(f"seesaw: {error}"), err=True)
             code = error.exit_code
         except BrokenPipeError:  # the reader of our output has gone, as `| head` does
             sys.stderr.close()
             code = 0
         except OSError as error:  # a path that cannot be one, or a place that cannot be read or written
-            click.echo(f"seesaw: {error}", err=True)
+            click.echo(without_secrets(f"seesaw: {error}"), err=True)
             code = 2
         except KeyboardInterrupt:
             click.echo("seesaw: interrupted; the same command goes on where this one was", err=True)

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from results.errors import ConfigError, nearest
+from results.secrets import without_secrets
 
 __all__ = [
     "CONFIGS",
@@ -87,6 +88,7 @@ class ModelConfig(_Served):
     seconds_per_image: float = 0.0
     image_kb: float = 0.0
     gated: bool = False
+    truth: str | None = None  #: the pictogram world that it draws or was trained on; its exact IS is shown beside
 
 
 @dataclass
@@ -137,6 +139,9 @@ def load_named(schema: type[Schema], kind: str, entry: Any, search: Sequence[Pat
     for key in ("name", "engine"):
         if not getattr(loaded, key):
             raise ConfigError(f"{where}: a {what} needs a '{key}'")
+    settings = str(getattr(loaded, "settings", ""))
+    if without_secrets(settings) != settings:
+        raise ConfigError(f"{where}: settings hold a token or password; set it in the environment (HF_TOKEN)")
     for number, least in (("gpus", 0), ("cpus", 0), ("threads", 1), ("memory_gb", 0), ("load_seconds", 0)):
         if not least <= getattr(loaded, number) < math.inf:
             raise ConfigError(f"{where}: {number} must be at least {least}, got {getattr(loaded, number)}")

@@ -1,4 +1,4 @@
-"""Bad input: exit code 2, one message with the nearest right name, no traceback, nothing overwritten."""
+"""Bad input (exit code 2) and what a machine cannot do (4): one message, no traceback, nothing overwritten."""
 
 import pytest
 
@@ -30,6 +30,10 @@ CONFIGS = {
     "unknown engine setting": (
         "models: [{name: x, engine: pictogram-draw, settings: {wrld: elm}}]",
         "no setting 'wrld'",
+    ),
+    "unknown truth": (
+        "models: [{name: tti, engine: simulated, truth: aldr}]",
+        "tti: truth: no pictogram world 'aldr'; did you mean 'alder'?",
     ),
     "unknown vlm": ("vqa: pictogram-vlmm", "no vlm 'pictogram-vlmm' in vlms/; did you mean 'pictogram-vlm'?"),
     "unknown metric": ("metric: nominl", "did you mean 'nominal'?"),
@@ -209,3 +213,50 @@ dataset:
     command = seesaw("plan", "mine.yaml", "--json")
     assert command.code == 0, command.err
     assert '"cells": 5' in command.out
+
+
+def test_a_gpu_that_is_not_there_and_a_full_disk_end_a_run_with_exit_code_4(tmp_path, seesaw):
+    (tmp_path / "big.yaml").write_text(
+        with_keys("models: [{name: tti, engine: simulated, gpus: 1, image_kb: 1.0e+15}]")
+    )
+    full = seesaw("sweep", "big.yaml")
+    assert full.code == 4, full.err
+    assert "GB of images, and the file system of the store" in full.err
+    (tmp_path / "gpu.yaml").write_text(with_keys("models: [{name: tti, engine: simulated, gpus: 1}]"))
+    none = seesaw("sweep", "gpu.yaml", "cluster.gpus=0")
+    assert none.code == 4, none.err
+    assert "needs 1 GPUs, and Ray finds none here" in none.err
+    assert "tti: 1 x (1 GPU, 1 CPU)" in none.err
+    assert "Traceback" not in full.err + none.err
+
+
+@pytest.mark.parametrize(
+    ("model", "vlm", "message"),
+    [
+        ("memory_gb: 36, gpus: 1", "", "tti: it takes 36 GB on 1 GPU, and the largest GPU here has 26 GB"),
+        ("memory_gb: 36, gpus: 2", "", "settings.offload=model"),  # two GPUs do not make a model fit into one
+        ("memory_gb: 14, gpus: 0.5", "", "tti: it takes 14 GB on 0.5 GPU"),
+        ("memory_gb: 24, gpus: 1", "memory_gb: 44, gpus: 1", "vlm: it takes 44 GB on 1 GPU"),
+        ("memory_gb: 24, gpus: 1", "memory_gb: 44, gpus: 2", ""),  # spread over both
+        ("memory_gb: 900000", "", "needs 1,800,000.0 GB of memory at once"),
+    ],
+)
+def test_a_model_that_does_not_fit_into_memory_is_found_before_work(model, vlm, message, tmp_path, monkeypatch):
+    from results.errors import EnvironmentFault
+    from runner.cluster import preflight
+    from runner.experiment import load_experiment
+
+    smi = tmp_path / "nvidia-smi"  # a machine with one GPU of 16 GiB and one of 24
+    smi.write_text("#!/bin/sh\n[ \"$1\" = --query-gpu=memory.total ] && printf '16384\\n24564\\n'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.chdir(tmp_path)
+    text = f"models: [{{name: tti, engine: simulated, {model}}}]\nvqa: {{name: vlm, engine: simulated, {vlm}}}\n"
+    (tmp_path / "config.yaml").write_text(with_keys(text + "cluster: {replicas: {tti: 2}}"))
+    experiment = load_experiment("config.yaml")
+    if not message:
+        return preflight(experiment)
+    with pytest.raises(EnvironmentFault) as fault:
+        preflight(experiment)
+    assert message in str(fault.value)

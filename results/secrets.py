@@ -1,0 +1,27 @@
+"""Secrets are never shown: what others wrote passes through here before it becomes a message or a log."""
+
+from __future__ import annotations
+
+import os
+import re
+
+__all__ = ["without_secrets"]
+
+_VARIABLE = re.compile(r"(?:TOKEN|SECRET|PASSWORD|_KEY)$")  #: environment variables whose values are secret
+_LEAST = 8  #: characters; what is shorter is a word like any other
+_SHAPES = (
+    (re.compile(r"\bhf_[A-Za-z0-9]{16,}"), "hf_***"),
+    (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}"), r"\1***"),
+    (re.compile(r"(\w://)[^/\s@'\"]+@"), r"\1***@"),
+    (re.compile(r"(?i)([?&][^=&\s'\"]*(?:token|secret|sig|key|password|credential)[^=&\s'\"]*=)[^&\s'\"]+"), r"\1***"),
+)
+
+
+def without_secrets(text: str) -> str:
+    """`text` with tokens, passwords in URLs, signatures of URLs and values of secret environment variables masked."""
+    for name, value in os.environ.items():
+        if len(value) >= _LEAST and _VARIABLE.search(name):
+            text = text.replace(value, "***")
+    for shape, masked in _SHAPES:
+        text = shape.sub(masked, text)
+    return text
