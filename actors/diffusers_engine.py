@@ -2,122 +2,166 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+import gc
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from actors.weights import content_identity, need_package, need_weights
-from results.errors import ConfigError, EnvironmentFault, nearest
+import numpy as np
+from PIL import Image
 
-__all__ = ["DiffusersEngine", "DiffusersSettings"]
+from actors.diffusers_load import load_pipeline
+from actors.diffusers_settings import DiffusersSettings
+from actors.engines import Withheld
+from actors.weights import content_identity, need_package, need_pipeline, need_weights
+from results.errors import ConfigError
 
-_DTYPES = ("float32", "float16", "bfloat16")
+__all__ = ["DiffusersEngine"]
 
-
-@dataclass(frozen=True)
-class DiffusersSettings:
-    """`settings` of a model's YAML; what is left out is the pipeline's own default.
-
-    `repo` is a hub repository or a local folder, `size` pixels a side, `guidance` the guidance scale.
-    """
-
-    repo: str
-    revision: str = "main"
-    variant: str | None = None
-    dtype: str = "float32"
-    size: int | None = None
-    steps: int | None = None
-    guidance: float | None = None
-    negative_prompt: str | None = None
-
-    @classmethod
-    def read(cls, settings: Mapping[str, Any]) -> DiffusersSettings:
-        """Validated settings; ConfigError names the key that is wrong."""
-        known = [f.name for f in fields(cls)]
-        for key in settings:
-            if key not in known:
-                raise ConfigError(f"a diffusers model has no setting '{key}'{nearest(key, known)}")
-        if not isinstance(settings.get("repo"), str):
-            raise ConfigError("a diffusers model needs the setting 'repo': a hub repository or a local folder")
-        read = cls(**settings)
-        if read.dtype not in _DTYPES:
-            raise ConfigError(f"dtype cannot be '{read.dtype}'{nearest(read.dtype, _DTYPES)}")
-        for key in ("size", "steps"):
-            value = getattr(read, key)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{key} must be a whole number of at least 1, got {value!r}")
-        return read
-
-    @property
-    def folder(self) -> Path | None:
-        """The local folder, or None for a hub repository."""
-        path = Path(self.repo).expanduser()
-        if (path / "model_index.json").is_file():
-            return path
-        if self.repo.startswith(("/", "./", "../", "~")):
-            raise EnvironmentFault(f"no diffusers pipeline in '{path}': model_index.json is missing")
-        return None
-
-    def call(self) -> dict[str, Any]:
-        """What the pipeline is called with beside the prompt."""
-        given = {
-            "height": self.size,
-            "width": self.size,
-            "num_inference_steps": self.steps,
-            "guidance_scale": self.guidance,
-            "negative_prompt": self.negative_prompt,
-        }
-        return {key: value for key, value in given.items() if value is not None}
+log = logging.getLogger(__name__)
+PROMPTS = 32  #: encoded prompts that are kept: a cell's batches come close together, its prompt is encoded once
 
 
 class DiffusersEngine:
-    """One pipeline on one device: the GPU that Ray gave to this process, or the CPU."""
+    """One pipeline on one device: the GPU that Ray gave to this process, or the CPU.
+
+    An image depends on its prompt and its own seed: one generator an image, on the CPU (diffusers#3158). Images made in
+    one call differ from the same made in another by the numerical noise of batching alone; `batch` fixes the calls.
+    """
+
+    #: settings that change no pixel; where weights lie is not what they are, and `identity` says what they are
+    inert = frozenset({"repo", "revision", "prior", "loras", "offload", "vae_slicing", "batch"})
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        import torch
-        from diffusers import AutoPipelineForText2Image
-
-        read = DiffusersSettings.read(settings)
-        self._call = read.call()
-        load: Any = AutoPipelineForText2Image.from_pretrained
-        self._pipeline: Any = load(
-            read.folder or read.repo,
-            revision=None if read.folder else read.revision,
-            variant=read.variant,
-            torch_dtype=getattr(torch, read.dtype),
-            use_safetensors=True,
-        ).to("cuda" if torch.cuda.is_available() else "cpu")
-        self._pipeline.set_progress_bar_config(disable=True)
+        self.settings = DiffusersSettings.read(settings)
+        self.preflight(settings)  # a driver looks on its own machine alone
+        self._pipeline, self._checker = load_pipeline(self.settings)
+        self._most = self.settings.batch  #: images a call; halved for good whenever memory runs out
+        self._encode_once()
 
     @classmethod
     def identity(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        folder = DiffusersSettings.read(settings).folder
-        return {"content": content_identity(folder)} if folder else {}
+        """Weights by content where they lie in a folder, else by repository and revision."""
+        read = DiffusersSettings.read(settings)
+
+        def source(repo: str, revision: str) -> dict[str, str]:
+            folder = read.folder_of(repo)
+            return {"content": content_identity(folder)} if folder else {"repo": repo, "revision": revision}
+
+        found: dict[str, Any] = source(read.repo, read.revision)
+        if read.prior:
+            found["prior"] = source(read.prior["repo"], read.prior.get("revision", "main"))
+        if read.loras:
+            found["loras"] = [
+                {
+                    "scale": float(lora.get("scale", 1.0)),
+                    "weight_name": lora.get("weight_name", ""),
+                    **source(lora["repo"], lora.get("revision", "main")),
+                }
+                for lora in read.loras
+            ]
+        return found
 
     @classmethod
     def preflight(cls, settings: Mapping[str, Any]) -> None:
-        """EnvironmentFault if diffusers or the weights are missing."""
+        """EnvironmentFault if a package or weights are missing."""
         need_package("diffusers", "diffusers")
         read = DiffusersSettings.read(settings)
-        if read.folder is None:
-            need_weights(read.repo, read.revision, "model_index.json")
+        need_package("accelerate", "accelerate")
+        if read.loras:
+            need_package("peft", "peft")
+        need_pipeline(read.repo, read.revision, read.variant, read.folder, read.without, connected=not read.prior)
+        if read.prior:
+            repo, revision = read.prior["repo"], read.prior.get("revision", "main")
+            need_pipeline(repo, revision, None, read.folder_of(repo))
+        for lora in read.loras:
+            if read.folder_of(lora["repo"]) is None:
+                need_weights(lora["repo"], lora.get("revision", "main"), lora["weight_name"])
 
-    def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes]:
-        """One call a batch, one CPU generator an image: image j depends on its own seed (diffusers#3158)."""
+    def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes | Image.Image | Withheld]:
+        """One image a seed; Withheld with the reason `blank` where NaN came out, `flagged` by the safety checker.
+
+        Raises torch.OutOfMemoryError when not even one image fits.
+        """
+        if adapter:
+            raise ConfigError("the diffusers engine loads no adapters that a mitigator made")
+        made: list[bytes | Image.Image | Withheld] = []
+        while len(made) < len(seeds):
+            part = seeds[len(made) : len(made) + self._most]
+            pixels = self._call(prompt, part)
+            if pixels is None:
+                self._most = max(1, len(part) // 2)
+                log.warning("out of memory at %d images a call; from now on %d", len(part), self._most)
+            else:
+                made += self._judged(pixels)
+        return made
+
+    def _call(self, prompt: str, seeds: Sequence[int]) -> Any | None:
+        """Pixels in [0, 1] of one pipeline call, float32 (n, height, width, 3); None if there was too little memory."""
         import torch
 
-        if adapter:
-            raise ConfigError("the diffusers engine loads no adapters yet")
-        generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
-        call = {**self._call}
-        if "negative_prompt" in call:
-            call["negative_prompt"] = [call["negative_prompt"]] * len(seeds)
-        images = self._pipeline([prompt] * len(seeds), generator=generators, **call).images
-        encoded = []
-        for image in images:
-            file = io.BytesIO()
-            image.save(file, "PNG")
-            encoded.append(file.getvalue())
-        return encoded
+        try:
+            generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+            if hasattr(self._pipeline, "prior_pipe") and self.settings.negative_prompt:
+                generators *= 2  # the prior doubles the batch, and takes the same noise for both halves
+            arguments = self.settings.call_arguments
+            with torch.inference_mode():
+                return self._pipeline(
+                    prompt=prompt, num_images_per_prompt=len(seeds), generator=generators, output_type="np", **arguments
+                ).images
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error) or len(seeds) == 1:
+                raise
+        # outside of the handler: the traceback would hold every tensor of the call that failed
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return None
+
+    def _judged(self, pixels: Any) -> list[bytes | Image.Image | Withheld]:
+        finite = np.isfinite(pixels).all(axis=(1, 2, 3))
+        grey = (np.nan_to_num(pixels).clip(0, 1) * 255).round().astype(np.uint8)
+        images = [Image.fromarray(image) for image in grey]
+        flagged = self._checker(images) if self._checker else [False] * len(images)
+        return [
+            Withheld(image, "blank") if not sound else Withheld(image, "flagged") if caught else image
+            for image, sound, caught in zip(images, finite, flagged, strict=True)
+        ]
+
+    def _encode_once(self) -> None:
+        """Let the pipeline remember what it encoded: a cell is many batches of one prompt."""
+        for owner in (self._pipeline, getattr(self._pipeline, "prior_pipe", None)):
+            for name in ("encode_prompt", "_encode_prompt"):
+                if hasattr(owner, name):
+                    setattr(owner, name, _remembering(getattr(owner, name)))
+                    break
+
+
+def _remembering(encode: Callable[..., Any]) -> Callable[..., Any]:
+    """`encode` that keeps its latest results; arguments that cannot be compared by value are encoded anew."""
+    import torch
+
+    kept: dict[str, Any] = {}
+
+    def remembered(*args: Any, **kwargs: Any) -> Any:
+        given = [*args, *kwargs.values()]
+        if any(isinstance(value, torch.Tensor) for value in given):
+            return encode(*args, **kwargs)
+        key = repr((args, sorted(kwargs.items())))
+        if key not in kept:
+            if len(kept) >= PROMPTS:
+                del kept[next(iter(kept))]
+            kept[key] = encode(*args, **kwargs)
+        return kept[key]
+
+    return remembered
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether a device or the machine ran out of memory; the CPU's allocator says so in a plain RuntimeError."""
+    import torch
+
+    words = str(error).lower()
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        "out of memory" in words or "can't allocate memory" in words
+    )

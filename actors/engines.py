@@ -5,10 +5,11 @@ store or of the experiment; the actors around it know nothing of diffusers, vLLM
 `TTI_ENGINES` or `VQA_ENGINES`, or any `package.module:Class` that can be imported where the actor runs.
 
 An engine class is made as `Engine(settings)` in the actor's own process. `settings` is the YAML's mapping of the same
-name, and all of it is part of the identity of what the engine makes. What an engine adds to identity by itself
-(weights' content, a renderer's version) its class says in the classmethod `identity(settings)`, if it has one; it must
-be cheap and needs no accelerator. A classmethod `preflight(settings)`, if there is one, raises EnvironmentFault before
-anything starts when a package or weights are missing.
+name, and all of it is part of the identity of what the engine makes, except for the names in the class' `inert`, if it
+has that: what changes no pixel. What an engine adds to identity by itself (weights' content, a renderer's version) its
+class says in the classmethod `identity(settings)`, if it has one; it must be cheap and needs no accelerator. A
+classmethod `preflight(settings)`, if there is one, raises EnvironmentFault before anything starts when a package or
+weights are missing.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from PIL import Image
+
 from results.errors import ConfigError, nearest
 
-__all__ = ["TTI_ENGINES", "VQA_ENGINES", "Reply", "TTIEngine", "VQAEngine", "VQAQuestion", "engine_class"]
+__all__ = ["TTI_ENGINES", "VQA_ENGINES", "Reply", "TTIEngine", "VQAEngine", "VQAQuestion", "Withheld", "engine_class"]
 
 TTI_ENGINES: Mapping[str, str] = {
     "diffusers": "actors.diffusers_engine:DiffusersEngine",
@@ -55,9 +58,20 @@ class Reply:
     mass: float
 
 
+@dataclass(frozen=True)
+class Withheld:
+    """An image that was made and must not be asked: `reason` is "blank" or "flagged" (by a safety checker)."""
+
+    image: bytes | Image.Image
+    reason: str
+
+
 class TTIEngine(Protocol):
-    def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes]:
-        """One encoded image (PNG) a seed, in order. Image j depends on prompt, adapter and seeds[j] alone."""
+    def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes | Image.Image | Withheld]:
+        """One image a seed, in order: encoded (PNG), or to be encoded while the next batch is made.
+
+        Image j depends on prompt, adapter and seeds[j] alone. What is blank is found out by the actor too.
+        """
         ...
 
 

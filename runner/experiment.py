@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class
+from actors.pictogram.world import WORLDS
 from experiments.analysis import Settings, make_settings
 from experiments.dataset import Dataset, load_dataset
 from experiments.questionnaire import Questionnaire, questionnaire_of
@@ -72,6 +73,11 @@ class Experiment:
         asked = self.questionnaire
         return questionnaire_key(self.vlm.identity, [(q.text, q.choices) for q in asked.all], asked.person is not None)
 
+    @property
+    def truths(self) -> dict[str, str]:
+        """The pictogram world that says what is true of a model, by its name, for those that have one."""
+        return {model.name: model.spec.truth for model in self.models if model.spec.truth is not None}
+
     def resolved(self) -> dict[str, Any]:
         """The config as resolved: it names nothing that lies elsewhere, and can be run as a config itself."""
         return {
@@ -123,6 +129,9 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
     twice = sorted({s.name for s in specs if sum(s.name == other.name for other in specs) > 1})
     if twice:
         raise ConfigError(f"models: '{twice[0]}' is there twice; every model needs a name of its own")
+    for spec in specs:
+        if spec.truth is not None and spec.truth not in WORLDS:
+            raise ConfigError(f"{spec.name}: truth: no pictogram world '{spec.truth}'{nearest(spec.truth, WORLDS)}")
     models = tuple(_served(spec, "images", TTI_ENGINES) for spec in specs)
     vlm = _served(load_named(VLMConfig, "vlms", config.vqa, search), "answers", VQA_ENGINES)
     for question in questionnaire_of(dataset).all:
@@ -162,8 +171,10 @@ def _served(spec: Spec, kind: str, engines: Mapping[str, str]) -> Served[Spec]:
         extra = {"code": hashlib.sha256(inspect.getsource(inspect.getmodule(engine) or engine).encode()).hexdigest()}
     else:
         extra = {}
+    inert: frozenset[str] = getattr(engine, "inert", frozenset())
+    settings = {key: value for key, value in spec.settings.items() if key not in inert}
     try:
-        identity = digest("model", {"engine": spec.engine, "settings": spec.settings, "extra": extra})
+        identity = digest("model", {"engine": spec.engine, "settings": settings, "extra": extra})
     except TypeError as error:
         raise ConfigError(f"{spec.name}: settings: {error}") from None
     return Served(spec, identity, shard_folder(kind, spec.name, identity))

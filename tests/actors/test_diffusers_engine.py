@@ -1,17 +1,23 @@
 """The diffusers engine on a real StableDiffusionPipeline, tiny and untrained, saved to and loaded from a folder."""
 
-import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
 from PIL import Image
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+from transformers import CLIPConfig, CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from actors.diffusers_engine import DiffusersEngine, DiffusersSettings
+from actors.diffusers_engine import DiffusersEngine
+from actors.diffusers_settings import DiffusersSettings
+from actors.engines import TTI_ENGINES, Withheld
 from results.errors import ConfigError, EnvironmentFault
+from runner.config import ModelConfig
+from runner.experiment import _served
 
 # diffusers imports parts of torch that torch is about to drop; that is theirs to mend
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -59,22 +65,150 @@ def folder(tmp_path_factory) -> str:
     return str(path / "pipeline")
 
 
-def decoded(image: bytes) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(image)), np.int16)
+def decoded(image: Image.Image | Withheld) -> np.ndarray:
+    return np.asarray(image.image if isinstance(image, Withheld) else image, np.int16)
+
+
+def same(some: list, others: list, grey: int = 0) -> bool:
+    return all(np.abs(decoded(a) - decoded(b)).max() <= grey for a, b in zip(some, others, strict=True))
 
 
 def test_images_follow_prompt_and_seed_alone_and_settings_reach_the_pipeline(folder):
-    engine = DiffusersEngine({"repo": folder, "size": 16, "steps": 2, "guidance": 2.0, "negative_prompt": "bad"})
+    engine = DiffusersEngine({"repo": folder, "size": [24, 16], "steps": 2, "guidance": 2.0, "negative_prompt": "bad"})
     batch = engine.generate("a nurse", [5, 6, 7])
-    assert [decoded(image).shape for image in batch] == [(16, 16, 3)] * 3
-    assert batch == engine.generate("a nurse", [5, 6, 7])
-    alone = engine.generate("a nurse", [6])[0]
-    assert np.abs(decoded(alone) - decoded(batch[1])).max() <= 2  # the numerical noise of batching
-    assert np.abs(decoded(batch[0]) - decoded(batch[1])).max() > 20
-    more = DiffusersEngine({"repo": folder, "size": 16, "steps": 4, "guidance": 2.0, "negative_prompt": "bad"})
-    assert more.generate("a nurse", [5]) != engine.generate("a nurse", [5])
-    with pytest.raises(ConfigError, match="no adapters"):
+    assert [decoded(image).shape for image in batch] == [(16, 24, 3)] * 3
+    assert same(batch, engine.generate("a nurse", [5, 6, 7]))
+    alone = engine.generate("a nurse", [6])
+    assert same(alone, batch[1:2], grey=2)  # the numerical noise of batching
+    assert not same(batch[:1], batch[1:2], grey=20)
+    more = DiffusersEngine({"repo": folder, "size": [24, 16], "steps": 4, "guidance": 2.0, "negative_prompt": "bad"})
+    assert not same(more.generate("a nurse", [5]), engine.generate("a nurse", [5]))
+    with pytest.raises(ConfigError, match="loads no adapters"):
         engine.generate("a nurse", [5], adapter="abc")
+
+
+def test_a_prompt_is_encoded_once_a_cell_and_the_images_are_those_of_a_bare_pipeline(folder):
+    engine = DiffusersEngine({"repo": folder, "size": 16, "steps": 2, "guidance": 2.0, "negative_prompt": "bad"})
+    encoder, calls = engine._pipeline.text_encoder, []
+    encoder.register_forward_hook(lambda *_: calls.append(1))
+    batches = [engine.generate("a nurse", seeds) for seeds in ([1, 2], [3, 4], [5, 6])]
+    assert len(calls) == 2  # the prompt and the negative one
+    engine.generate("a chef", [1, 2])
+    assert len(calls) == 4
+    bare = StableDiffusionPipeline.from_pretrained(folder)
+    bare.set_progress_bar_config(disable=True)
+    for seeds, batch in zip(([1, 2], [3, 4], [5, 6]), batches, strict=True):
+        generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+        made = bare(
+            ["a nurse"] * 2, negative_prompt=["bad"] * 2, generator=generators, height=16, width=16,
+            num_inference_steps=2, guidance_scale=2.0,
+        ).images  # fmt: skip
+        assert same(made, batch, grey=1)
+
+
+def test_a_scheduler_of_one_s_own_starts_from_the_repository_s_configuration(folder):
+    engine = DiffusersEngine(
+        {"repo": folder, "scheduler": {"class": "EulerDiscreteScheduler", "timestep_spacing": "trailing"}}
+    )
+    scheduler = engine._pipeline.scheduler
+    assert type(scheduler).__name__ == "EulerDiscreteScheduler"
+    assert (scheduler.config.timestep_spacing, scheduler.config.steps_offset) == ("trailing", 1)
+    for wrong, message in (
+        ({"class": "EulerDiscretScheduler"}, "did you mean 'EulerDiscreteScheduler'"),
+        ({"class": "EulerDiscreteScheduler", "spacing": 1}, "no option 'spacing'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            DiffusersEngine({"repo": folder, "scheduler": wrong})
+
+
+def test_options_for_memory_change_no_image_and_no_identity(folder):
+    plain = {"repo": folder, "size": 16, "steps": 2}
+    sliced = {**plain, "vae_slicing": True, "offload": "model", "batch": 2}
+    assert same(DiffusersEngine(plain).generate("a", [1, 2, 3]), DiffusersEngine(sliced).generate("a", [1, 2, 3]), 2)
+    spec = ModelConfig(name="m", engine="diffusers", settings=plain)
+    identity = _served(spec, "images", TTI_ENGINES).identity
+    assert _served(replace(spec, settings=sliced), "images", TTI_ENGINES).identity == identity
+    assert _served(replace(spec, settings={**plain, "dtype": "bfloat16"}), "images", TTI_ENGINES).identity != identity
+
+
+def test_out_of_memory_halves_the_calls_for_good_and_changes_no_image(folder):
+    engine = DiffusersEngine({"repo": folder, "size": 16, "steps": 2})
+    seeds = list(range(8))
+    whole = engine.generate("a nurse", seeds)
+    sizes = []
+
+    def scarce(_, inputs):
+        sizes.append(len(inputs[0]))
+        if len(inputs[0]) > 2 * 2:  # guidance doubles the batch
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    hook = engine._pipeline.unet.register_forward_pre_hook(scarce)
+    assert same(engine.generate("a nurse", seeds), whole, grey=2)
+    assert sizes == [
+        16,
+        8,
+        4,
+        4,
+        4,
+        4,
+        4,
+        4,
+        4,
+        4,
+    ]  # fails at 8 and at 4 images, then four calls of two, two steps each
+    sizes.clear()
+    assert same(engine.generate("a nurse", seeds), whole, grey=2)
+    assert sizes == [4] * 8  # remembered
+    hook.remove()
+
+    def none_left(*_):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory")
+
+    engine._pipeline.unet.register_forward_pre_hook(none_left)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        engine.generate("a nurse", seeds)
+
+
+def test_nan_in_one_image_is_a_blank_and_the_others_are_right(folder):
+    engine = DiffusersEngine({"repo": folder, "size": 16, "steps": 2})
+    whole = engine.generate("a nurse", [1, 2, 3])
+    decode = engine._pipeline.vae.decode
+
+    def poisoned(latents, *args, **kwargs):
+        latents = latents.clone()
+        latents[1] = float("nan")
+        return decode(latents, *args, **kwargs)
+
+    engine._pipeline.vae.decode = poisoned
+    first, second, third = engine.generate("a nurse", [1, 2, 3])
+    assert isinstance(second, Withheld)
+    assert second.reason == "blank"
+    assert same([first, third], [whole[0], whole[2]])
+
+
+def test_what_the_safety_checker_catches_is_flagged_and_not_blackened(folder, tmp_path):
+    pipeline = StableDiffusionPipeline.from_pretrained(folder)
+    torch.manual_seed(1)
+    vision = {"hidden_size": 32, "intermediate_size": 37, "num_attention_heads": 4, "num_hidden_layers": 1,
+              "image_size": 16, "patch_size": 8, "projection_dim": 16}  # fmt: skip
+    checker = StableDiffusionSafetyChecker(CLIPConfig(vision_config=vision, projection_dim=16))
+    extractor = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    plain = DiffusersEngine({"repo": folder, "size": 16, "steps": 2}).generate("a nurse", [1, 2, 3])
+    with torch.no_grad():
+        seen = checker.visual_projection(checker.vision_model(extractor(plain, return_tensors="pt").pixel_values)[1])
+        checker.concept_embeds[:] = seen[1]  # what the second image shows is what it looks for
+        likeness = torch.cosine_similarity(seen, seen[1][None])
+        checker.concept_embeds_weights[:] = (1 + max(likeness[0], likeness[2])) / 2
+        checker.special_care_embeds_weights[:] = 2
+    pipeline.register_modules(safety_checker=checker, feature_extractor=extractor)
+    pipeline.save_pretrained(tmp_path / "safe")
+    engine = DiffusersEngine({"repo": str(tmp_path / "safe"), "size": 16, "steps": 2})
+    made = engine.generate("a nurse", [1, 2, 3])
+    assert [image.reason if isinstance(image, Withheld) else "" for image in made] == ["", "flagged", ""]
+    assert same(made, plain)
+    kept = DiffusersEngine({"repo": str(tmp_path / "safe"), "size": 16, "steps": 2, "safety": "keep"})
+    assert same(kept.generate("a nurse", [1, 2, 3]), plain)
+    assert not any(isinstance(image, Withheld) for image in kept.generate("a nurse", [1, 2, 3]))
 
 
 def test_identity_follows_the_weights_in_the_folder(folder, tmp_path):
@@ -98,6 +232,15 @@ def test_identity_follows_the_weights_in_the_folder(folder, tmp_path):
         ({"repo": "x/y", "step": 3}, "no setting 'step'; did you mean 'steps'?"),
         ({"repo": "x/y", "dtype": "float61"}, "did you mean 'float16'?"),
         ({"repo": "x/y", "steps": 0}, "steps must be"),
+        ({"repo": "x/y", "size": [512]}, "size must be"),
+        ({"repo": "x/y", "guidance": "7"}, "guidance must be"),
+        ({"repo": "x/y", "batch": 16}, "batch must be"),
+        ({"repo": "x/y", "scheduler": "Euler"}, "scheduler must be a mapping"),
+        ({"repo": "x/y", "call": {"height": 3}}, "call.height is not for"),
+        ({"repo": "x/y", "offload": "modell"}, "did you mean 'model'?"),
+        ({"repo": "x/y", "trust_remote_code": True}, "needs a pinned revision"),
+        ({"repo": "x/y", "loras": [{"path": "z"}]}, "loras needs a 'repo'"),
+        ({"repo": "x/y", "token": "hf_abc"}, "no setting 'token'"),
     ],
 )
 def test_wrong_settings_are_named(settings, message):

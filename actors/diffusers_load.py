@@ -1,0 +1,202 @@
+"""From settings to a pipeline on its device, as the YAML says; what is chosen for the user is logged with a reason."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from PIL import Image
+
+from actors.diffusers_settings import DiffusersSettings
+from actors.hub import snapshot
+from actors.weights import need_package
+from results.errors import ConfigError, nearest
+
+__all__ = ["load_pipeline"]
+
+log = logging.getLogger(__name__)
+Checker = Callable[[Sequence[Image.Image]], list[bool]]
+
+
+def load_pipeline(settings: DiffusersSettings) -> tuple[Any, Checker | None]:
+    """The pipeline, and its safety checker as a function of images (None without one, or with `safety: keep`).
+
+    The checker is taken out of the pipeline, which would blacken what it catches and go on as if nothing were.
+
+    Raises:
+        ConfigError: an option that this pipeline does not have.
+        EnvironmentFault: a package that an option needs is missing.
+    """
+    import torch
+    from diffusers import AutoPipelineForText2Image, DiffusionPipeline
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    log.info("device %s: %s", device, "torch sees a GPU" if device == "cuda" else "torch sees no GPU")
+    # from its folder in any case: with a revision, diffusers would ask for that of a connected repository too
+    source = settings.folder or snapshot(settings.repo, settings.revision, "model_index.json")
+    arguments = _arguments(settings)
+    load: Any = AutoPipelineForText2Image.from_pretrained
+    load_own_class: Any = DiffusionPipeline.from_pretrained
+    if settings.prior:
+        pipeline = _joined(settings.prior, settings, load_own_class(source, **arguments), arguments)
+    else:
+        try:
+            pipeline = load(source, **arguments)
+        except ValueError as error:
+            if "AutoPipeline" not in str(error):
+                raise
+            log.info("AutoPipelineForText2Image does not know %s; loaded as the class that it names", settings.repo)
+            pipeline = load_own_class(source, **arguments)
+    pipeline.set_progress_bar_config(disable=True)
+    if settings.scheduler is not None:
+        scheduler = _scheduler(settings, pipeline.scheduler)
+        for part in (pipeline, getattr(pipeline, "decoder_pipe", None)):
+            if part is not None:
+                part.register_modules(scheduler=scheduler)
+    for number, lora in enumerate(settings.loras):
+        _add_lora(settings, pipeline, lora, f"lora-{number}")
+    if settings.loras:
+        scales = [float(lora.get("scale", 1.0)) for lora in settings.loras]
+        pipeline.set_adapters([f"lora-{n}" for n in range(len(scales))], adapter_weights=scales)
+    checker = _take_checker(pipeline, device, settings.safety)
+    _place(pipeline, settings, device)
+    return pipeline, checker
+
+
+def _arguments(settings: DiffusersSettings) -> dict[str, Any]:
+    import torch
+    from diffusers.quantizers.pipe_quant_config import PipelineQuantizationConfig
+
+    dtype = getattr(torch, settings.dtype)
+    arguments: dict[str, Any] = {
+        "variant": settings.variant,
+        "dtype": dtype,
+        "use_safetensors": True,
+        "local_files_only": True,
+        **dict.fromkeys(settings.without),
+    }
+    if settings.trust_remote_code:
+        arguments["trust_remote_code"] = True
+    if settings.quantization:
+        given = dict(settings.quantization)
+        backend, components = given.pop("backend"), given.pop("components", None)
+        if backend.startswith("bitsandbytes"):
+            need_package("bitsandbytes", "bitsandbytes")
+        arguments["quantization_config"] = PipelineQuantizationConfig(
+            quant_backend=backend, quant_kwargs=given or {}, components_to_quantize=components
+        )
+    return arguments
+
+
+def _joined(prior: Mapping[str, Any], settings: DiffusersSettings, decoder: Any, arguments: Mapping[str, Any]) -> Any:
+    """A decoder and the prior that the YAML names, whatever prior the decoder's model card names."""
+    from diffusers import AutoPipelineForText2Image, DiffusionPipeline
+
+    repo, revision = prior["repo"], prior.get("revision", "main")
+    load: Any = DiffusionPipeline.from_pretrained
+    first = load(settings.folder_of(repo) or snapshot(repo, revision, "model_index.json"), **arguments)
+    join: Any = AutoPipelineForText2Image.from_pipe
+    return join(decoder, **{f"prior_{name}": component for name, component in first.components.items()})
+
+
+def _scheduler(settings: DiffusersSettings, own: Any) -> Any:
+    """A scheduler of the class that is asked for, with the repository's configuration where nothing else is said."""
+    import diffusers
+
+    given = dict(settings.scheduler or {})
+    name = given.pop("class")
+    kind = getattr(diffusers, name, None)
+    if not name.endswith("Scheduler") or not isinstance(kind, type):
+        known = [n for n in dir(diffusers) if n.endswith("Scheduler") and not n.startswith(("Flax", "_"))]
+        raise ConfigError(f"diffusers has no scheduler '{name}'{nearest(name, known)}")
+    make: Any = kind
+    made = make.from_config(own.config, **given)
+    for key in given:
+        if key not in made.config:
+            raise ConfigError(f"scheduler {name} has no option '{key}'{nearest(key, made.config)}")
+    return made
+
+
+def _add_lora(settings: DiffusersSettings, pipeline: Any, lora: Any, name: str) -> None:
+    if not hasattr(pipeline, "load_lora_weights"):
+        raise ConfigError(f"{type(pipeline).__name__} loads no LoRA")
+    need_package("peft", "peft")
+    folder = settings.folder_of(lora["repo"])
+    given = {"weight_name": lora["weight_name"]} if "weight_name" in lora else {}
+    if folder is None:
+        given["revision"] = lora.get("revision", "main")
+    pipeline.load_lora_weights(
+        str(folder or lora["repo"]), adapter_name=name, use_safetensors=True, local_files_only=True, **given
+    )
+
+
+def _take_checker(pipeline: Any, device: str, safety: str) -> Checker | None:
+    checker = getattr(pipeline, "safety_checker", None)
+    if checker is None:
+        return None
+    extractor = pipeline.feature_extractor
+    pipeline.register_modules(safety_checker=None)
+    if hasattr(pipeline, "requires_safety_checker"):
+        pipeline.register_to_config(requires_safety_checker=False)
+    if safety == "keep":
+        log.info("safety checker left out: safety=keep")
+        return None
+    checker.to(device)
+    log.info("safety checker on: images that it catches are kept and recorded as flagged, and are not asked")
+
+    def check(images: Sequence[Image.Image]) -> list[bool]:
+        import numpy as np
+        import torch
+        from diffusers.utils import logging as diffusers_logging
+
+        pixels = extractor(list(images), return_tensors="pt").pixel_values
+        blanks = [np.zeros((1, 1, 3)) for _ in images]  # it blackens these, and not the images
+        level = diffusers_logging.get_verbosity()
+        diffusers_logging.set_verbosity_error()
+        try:
+            with torch.inference_mode():
+                _, caught = checker(images=blanks, clip_input=pixels.to(device, checker.dtype))
+        finally:
+            diffusers_logging.set_verbosity(level)
+        return [bool(each) for each in caught]
+
+    return check
+
+
+def _place(pipeline: Any, settings: DiffusersSettings, device: str) -> None:
+    """Options for memory and speed, then the device."""
+    vae = getattr(pipeline, "vae", None) or getattr(pipeline, "movq", None)
+    for option, method in (("vae_slicing", "enable_slicing"), ("vae_tiling", "enable_tiling")):
+        if getattr(settings, option):
+            if not hasattr(vae, method):
+                raise ConfigError(f"{option}: the decoder of {type(pipeline).__name__} cannot do it")
+            getattr(vae, method)()
+    denoiser: Any = getattr(pipeline, "transformer", None) or getattr(pipeline, "unet", None)
+    if settings.channels_last:
+        import torch
+
+        for module in (denoiser, vae):
+            if module is not None:
+                module.to(memory_format=torch.channels_last)
+    if settings.attention:
+        try:
+            denoiser.set_attention_backend(settings.attention)
+        except (AttributeError, ValueError) as error:
+            raise ConfigError(f"attention '{settings.attention}': {error}") from error
+    if settings.offload != "none" and device == "cpu":
+        log.info("offload=%s left out: there is no GPU to offload from", settings.offload)
+        pipeline.to(device)
+    elif settings.offload == "model":
+        pipeline.enable_model_cpu_offload()
+    elif settings.offload == "sequential":
+        pipeline.enable_sequential_cpu_offload()
+    else:
+        pipeline.to(device)
+    if settings.compile:
+        if getattr(denoiser, "_repeated_blocks", None):
+            denoiser.compile_repeated_blocks(fullgraph=True)
+            log.info("compile: the repeated blocks of %s, regionally", type(denoiser).__name__)
+        else:
+            denoiser.compile()
+            log.info("compile: %s whole, for it names no repeated blocks", type(denoiser).__name__)
