@@ -8,17 +8,22 @@ truth. Any model whose distributions are known can stand behind it; the pictogra
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
+from experiments.biasconnect import biasconnect
 from experiments.dataset import Dataset
 from experiments.lab import Observations
 from experiments.prompts import Prompt
+from experiments.settings import Settings
 from results.errors import ConfigError, nearest
+from results.tables import TRUTH
 
-__all__ = ["ExactLab", "Shares"]
+__all__ = ["ExactLab", "Shares", "exact_matrices"]
 
 #: From a prompt's text to the exact shares of every axis' attributes, (k,) in attribute order.
 Shares = Callable[[str], Mapping[str, NDArray[np.float64]]]
@@ -39,3 +44,14 @@ class ExactLab:
     def _cell(self, shares: Mapping[str, NDArray[np.float64]], prompt: Prompt, images: int) -> Observations:
         counts = {axis.name: images * np.asarray(shares[axis.name], np.float64) for axis in self._dataset.axes}
         return Observations(prompt, counts, asked=images, dropped=0)
+
+
+async def exact_matrices(models: Mapping[str, Shares], settings: Settings) -> pd.DataFrame:
+    """truth.parquet: the exact IS of models whose shares are known, in the rows and the arithmetic of `matrices`."""
+    lab, names = ExactLab(settings.dataset, models), [axis.name for axis in settings.dataset.axes]
+    rows: list[tuple[str, str, str, str, float]] = []
+    for model, subject in itertools.product(sorted(models), settings.dataset.subjects):
+        found = await biasconnect(lab, model, subject, settings, images=1)
+        for (source, target), value in zip(itertools.product(names, names), found.sensitivity.flat, strict=True):
+            rows.append((model, subject, source, target, float(value)))
+    return pd.DataFrame(rows, columns=TRUTH.names)

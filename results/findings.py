@@ -41,6 +41,7 @@ class Finding:
     w_after: float
     n_init: int
     n_after: int
+    exact: float  #: the exact IS, NaN where it is not known
 
     @property
     def sure(self) -> bool:
@@ -86,9 +87,10 @@ class Drop:
 
 
 def findings(matrix: pd.DataFrame) -> list[Finding]:
-    """The rows of `matrix` (matrices.parquet with low and high) as findings, in their order."""
+    """The rows of `matrix` (matrices.parquet with low, high and exact) as findings, in their order."""
     columns = (
         "model", "subject", "source_axis", "target_axis", "is", "low", "high", "w_init", "w_after", "n_init", "n_after",
+        "exact",
     )  # fmt: skip
     return [Finding(*row) for row in zip(*(matrix[name].tolist() for name in columns), strict=True)]
 

@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["colour", "colour_bar", "heatmap", "ink", "signed"]
+__all__ = ["colour", "colour_bar", "heatmap", "ink", "open_svg", "signed"]
 
 Colour = tuple[int, int, int]
 
@@ -73,7 +73,7 @@ def heatmap(
     width = max(50.0, min(_LONGEST, max(map(len, columns), default=0)) * _CHARACTER + 6)
     top = 22.0
     size = left + width * len(columns) + 2, top + _HEIGHT * len(rows) + 2
-    parts = [_open(size, label)]
+    parts = [open_svg(size, label)]
     for j, name in enumerate(columns):
         parts.append(_name(name, left + (j + 0.5) * width, top - 8, "middle"))
     for i, name in enumerate(rows):
@@ -86,7 +86,8 @@ def heatmap(
     return "".join(parts)
 
 
-def _open(size: tuple[float, float], label: str) -> str:
+def open_svg(size: tuple[float, float], label: str) -> str:
+    """The head of a picture of `size` (width, height); `</g></svg>` ends it. `label` says what it shows."""
     width, height = (f"{side:.0f}" for side in size)
     return (
         f'<svg role="img" aria-label="{escape(label)}" '
@@ -157,4 +158,4 @@ def colour_bar(limit: float) -> str:
     ticks = ((5, "start", -limit), (152, "middle", 0.0), (299, "end", limit))
     words = "".join(f'<text x="{x}" y="29" text-anchor="{anchor}">{signed(v)}</text>' for x, anchor, v in ticks)
     label = f"Colour scale from {signed(-limit)}, orange, to {signed(limit)}, blue"
-    return f"{_open((304, 34), label)}{boxes}{words}</g></svg>"
+    return f"{open_svg((304, 34), label)}{boxes}{words}</g></svg>"
