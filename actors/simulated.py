@@ -6,38 +6,48 @@ For sizing a cluster, for benchmarks of everything around the models, and for tr
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actors.engines import Reply, VQAQuestion
+from PIL import Image
+
+from actors.engines import Reply, VQAQuestion, Withheld
 from results.errors import ConfigError, nearest
 
 __all__ = ["SimulatedTTI", "SimulatedVQA"]
 
 
 class SimulatedTTI:
-    """Settings: `seconds` an image (0), `bytes` of an image (64). What it makes is no picture.
+    """Settings: `seconds` an image (0), `bytes` of an image (at least what a picture of 4 x 4 pixels takes).
 
-    To see what a failure looks like: prompts with the words `fails` in them raise an error, and prompts with the words
-    `dies` end the process.
+    To see what a failure looks like: prompts with the words `fails` in them raise an error, prompts with the words
+    `dies` end the process, and those with the words `blank` or `flagged` have some images that are that.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._seconds, self._bytes, self._fails, self._dies = _settings(
-            settings, seconds=0, bytes=64, fails="", dies=""
+        self._seconds, self._bytes, self._fails, self._dies, self._blank, self._flagged = _settings(
+            settings, seconds=0, bytes=64, fails="", dies="", blank="", flagged=""
         )
 
-    def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes]:
+    def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes | Image.Image | Withheld]:
         if self._dies and self._dies in prompt:
             os._exit(1)
         if self._fails and self._fails in prompt:
             raise RuntimeError(f"told to fail on {prompt!r}")
         if self._seconds:
             time.sleep(self._seconds * len(seeds))
-        images = (hashlib.sha256(f"{prompt}/{adapter}/{seed}".encode()).digest() for seed in seeds)
-        return [(image * (int(self._bytes) // 32 + 1))[: int(self._bytes)] for image in images]
+        return [self._image(prompt, hashlib.sha256(f"{prompt}/{adapter}/{seed}".encode()).digest()) for seed in seeds]
+
+    def _image(self, prompt: str, noise: bytes) -> bytes | Withheld:
+        some = noise[0] % 3 == 0
+        pixels = bytes(48) if some and self._blank and self._blank in prompt else (noise * 2)[:48]
+        file = io.BytesIO()
+        Image.frombytes("RGB", (4, 4), pixels).save(file, "PNG")
+        image = file.getvalue().ljust(int(self._bytes), b"\0")
+        return Withheld(image, "flagged") if some and self._flagged and self._flagged in prompt else image
 
 
 class SimulatedVQA:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -9,13 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from PIL import Image
 
-from actors.engines import TTI_ENGINES, engine_class
+from actors.engines import TTI_ENGINES, Withheld, engine_class
 from actors.process import begin, mortal
 from results.errors import StoreError
 from results.store import IMAGES, Store
 
-__all__ = ["ImageBatch", "TTIActor"]
+__all__ = ["BLANK", "ImageBatch", "TTIActor", "read_images"]
+
+BLANK = "blank"
+EVEN = 2  #: grey levels between the darkest and the lightest pixel of an image that shows nothing
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -31,11 +38,16 @@ class ImageBatch:
 
 
 class TTIActor:
-    """Thin: what it knows of diffusers, pictograms or an API is the engine's name."""
+    """Thin: what it knows of diffusers, pictograms or an API is the engine's name.
+
+    A batch takes two calls: `generate` keeps the device busy, `commit` encodes and writes while the next batch is
+    already being made (the fleet runs it in a concurrency group, that is a thread, of its own).
+    """
 
     def __init__(self, name: str, engine: str, settings: Mapping[str, Any], store: str, threads: int, log: str) -> None:
         self._args = name, engine, settings
         self._store = Store(store)
+        self._made: dict[str, list[bytes | Image.Image | Withheld]] = {}  # what waits for its commit
         begin(name, log, threads)
 
     def load(self) -> dict[str, Any]:
@@ -45,27 +57,66 @@ class TTIActor:
         self._engine = engine_class(engine, TTI_ENGINES)(settings)
         return {"name": name, "pid": os.getpid(), "load_seconds": time.monotonic() - began}
 
-    def generate(self, batch: ImageBatch) -> tuple[dict[str, Any], list[bytes]]:
-        """Make and commit one batch; returns what is known of it, and the encoded images *as the store holds them*."""
+    def generate(self, batch: ImageBatch) -> float:
+        """Make one batch and keep it for `commit`; returns the seconds that it took.
+
+        A batch with a blank image is made once more, whole: what was a hiccup of the device goes away, what belongs to
+        prompt and seed comes again and is recorded as blank.
+        """
         began = time.monotonic()
+        made = self._attempt(batch)
+        if any(isinstance(image, Withheld) and image.reason == BLANK for image in made):
+            log.warning("a blank image in %s; made once more", batch.shard)
+            made = self._attempt(batch)
+        self._made[batch.shard] = made
+        return time.monotonic() - began
+
+    def _attempt(self, batch: ImageBatch) -> list[bytes | Image.Image | Withheld]:
         with mortal(self._engine):
-            images = self._engine.generate(batch.prompt, batch.seeds, batch.adapter)
-        seconds = time.monotonic() - began
-        if len(images) != len(batch.seeds):
-            raise RuntimeError(f"the engine made {len(images)} images for {len(batch.seeds)} seeds")
-        for seed, image in zip(batch.seeds, images, strict=True):
-            if not isinstance(image, bytes) or not image:
-                raise TypeError(
-                    f"the engine made no image of seed {seed}: expected encoded bytes, got {type(image).__name__}"
-                )
-        made = self._store.commit(batch.shard, _table(batch, images))
-        if not made:
-            images = read_images(self._store, batch.shard, batch.image_keys)
-        return {"seconds": seconds, "made": made, "bytes": sum(map(len, images))}, images
+            made: list[Any] = list(self._engine.generate(batch.prompt, batch.seeds, batch.adapter))
+        if len(made) != len(batch.seeds):
+            raise RuntimeError(f"the engine made {len(made)} images for {len(batch.seeds)} seeds")
+        return [_sound(seed, image) for seed, image in zip(batch.seeds, made, strict=True)]
+
+    def commit(self, batch: ImageBatch) -> tuple[int, list[bytes | Withheld]]:
+        """Encode and commit what `generate` made; how many images, and them encoded *as the store holds them*."""
+        table = _table(batch, self._made.pop(batch.shard))
+        if not self._store.commit(batch.shard, table):
+            table = self._store.read(batch.shard)
+        images = _images(table, batch.shard, batch.image_keys)
+        return len(images), images
 
 
-def _table(batch: ImageBatch, images: Sequence[bytes]) -> pa.Table:
-    n = len(images)
+def _sound(seed: int, made: Any) -> bytes | Image.Image | Withheld:
+    """What an engine made of one seed, withheld as blank if every pixel is the same; TypeError if it is no image."""
+    if isinstance(made, Withheld):
+        return made
+    if isinstance(made, Image.Image):
+        image = made
+    elif isinstance(made, bytes) and made:
+        try:
+            image = Image.open(io.BytesIO(made))
+            image.load()
+        except OSError as error:  # Pillow's own are of this kind
+            raise TypeError(f"the engine made no image of seed {seed}: {error}") from None
+    else:
+        raise TypeError(f"the engine made no image of seed {seed}: expected encoded bytes, got {type(made).__name__}")
+    extrema: Any = image.getextrema() if len(image.getbands()) > 1 else [image.getextrema()]
+    return Withheld(made, BLANK) if all(high - low <= EVEN for low, high in extrema) else made
+
+
+def encoded(image: bytes | Image.Image) -> bytes:
+    """An image as it is kept: the bytes that an engine gave, or a PNG."""
+    if isinstance(image, bytes):
+        return image
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def _table(batch: ImageBatch, made: Sequence[bytes | Image.Image | Withheld]) -> pa.Table:
+    n = len(made)
+    images = [encoded(image.image if isinstance(image, Withheld) else image) for image in made]
     columns = {
         "image_key": list(batch.image_keys),
         "image": [{"bytes": image, "path": f"{key}.png"} for key, image in zip(batch.image_keys, images, strict=True)],
@@ -73,15 +124,26 @@ def _table(batch: ImageBatch, images: Sequence[bytes]) -> pa.Table:
         "prompt": [batch.prompt] * n,
         "adapter": [batch.adapter] * n,
         "seed": list(batch.seeds),
+        "withheld": [image.reason if isinstance(image, Withheld) else "" for image in made],
     }
     return pa.table(columns, schema=IMAGES)
 
 
-def read_images(store: Store, shard: str, image_keys: Sequence[str]) -> list[bytes]:
-    """The encoded images of a shard in the order of `image_keys`; StoreError if it holds others."""
-    table = store.read(shard)
-    held = dict(zip(table.column("image_key").to_pylist(), table.column("image").to_pylist(), strict=True))
+def read_images(store: Store, shard: str, image_keys: Sequence[str]) -> list[bytes | Withheld]:
+    """The encoded images of a shard in the order of `image_keys`; StoreError if it holds others.
+
+    Of a withheld image only the reason comes along: its pixels stay in the store.
+    """
+    return _images(store.read(shard), shard, image_keys)
+
+
+def _images(table: pa.Table, shard: str, image_keys: Sequence[str]) -> list[bytes | Withheld]:
+    names = ("image_key", "image", "withheld")
+    if "withheld" not in table.column_names:  # stores from before images could be withheld
+        table = table.append_column("withheld", pa.array([""] * table.num_rows))
+    rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
+    held = {key: Withheld(b"", reason) if reason else image["bytes"] for key, image, reason in rows}
     missing = [key for key in image_keys if key not in held]
     if missing:
         raise StoreError(f"shard '{shard}' lacks image {missing[0]}")
-    return [held[key]["bytes"] for key in image_keys]
+    return [held[key] for key in image_keys]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from actors.engines import VQA_ENGINES, Reply, VQAEngine, VQAQuestion, engine_class
+from actors.engines import VQA_ENGINES, Reply, VQAEngine, VQAQuestion, Withheld, engine_class
 from actors.process import begin, mortal
 from actors.tti import read_images
 from results.store import ANSWERS, Store
@@ -37,21 +37,23 @@ class Questionnaire:
 
 
 def ask_images(
-    engine: VQAEngine, images: Sequence[bytes], questionnaire: Questionnaire
+    engine: VQAEngine, images: Sequence[bytes | Withheld], questionnaire: Questionnaire
 ) -> list[list[tuple[int, Reply]]]:
     """For each image (index of the question, reply) in order; PERSON (-1) is the person question's index.
 
-    Two calls of the engine: the person question of all images, then all questions of the images that show one.
+    Two calls of the engine: the person question of all images, then all questions of the images that show one. A
+    withheld image is asked nothing.
     """
     answers: list[list[tuple[int, Reply]]] = [[] for _ in images]
-    asked = list(range(len(images)))
+    shown = {i: image for i, image in enumerate(images) if not isinstance(image, Withheld)}
+    asked = list(shown)
     if questionnaire.person is not None and asked:
-        first = _sound(engine, [(image, (questionnaire.person,)) for image in images])
-        for i, (reply,) in enumerate(first):
+        first = _sound(engine, [(shown[i], (questionnaire.person,)) for i in asked])
+        for i, (reply,) in zip(asked, first, strict=True):
             answers[i].append((PERSON, reply))
         asked = [i for i in asked if answers[i][0][1].answer.casefold() != "no"]
     if questionnaire.questions and asked:
-        replies = _sound(engine, [(images[i], questionnaire.questions) for i in asked])
+        replies = _sound(engine, [(shown[i], questionnaire.questions) for i in asked])
         for i, found in zip(asked, replies, strict=True):
             answers[i].extend(enumerate(found))
     return answers
@@ -110,14 +112,14 @@ class VQAActor:
         self.engine.check(self.questionnaire.all)
         return {"name": name, "pid": os.getpid(), "load_seconds": time.monotonic() - began}
 
-    def answer(self, batch: AnswerBatch, images: Sequence[bytes] | None = None) -> pa.Table:
+    def answer(self, batch: AnswerBatch, images: Sequence[bytes | Withheld] | None = None) -> pa.Table:
         """Ask a batch (its encoded images, or None: those of the store) and commit; the answers as stored."""
         if images is None:
             images = read_images(self._store, batch.images, batch.image_keys)
-        table = _table(batch, self.questionnaire, self.ask(images))
+        table = _table(batch, images, self.questionnaire, self.ask(images))
         return table if self._store.commit(batch.shard, table) else self._store.read(batch.shard)
 
-    def ask(self, images: Sequence[bytes]) -> list[list[tuple[int, Reply]]]:
+    def ask(self, images: Sequence[bytes | Withheld]) -> list[list[tuple[int, Reply]]]:
         """`ask_images`, in a process that ends with its engine."""
         with mortal(self.engine):
             return ask_images(self.engine, images, self.questionnaire)
@@ -127,10 +129,17 @@ class VQAActor:
 
 
 def _table(
-    batch: AnswerBatch, questionnaire: Questionnaire, answers: Sequence[Sequence[tuple[int, Reply]]]
+    batch: AnswerBatch,
+    images: Sequence[bytes | Withheld],
+    questionnaire: Questionnaire,
+    answers: Sequence[Sequence[tuple[int, Reply]]],
 ) -> pa.Table:
-    rows = []
-    for key, found in zip(batch.image_keys, answers, strict=True):
+    """The answers as a shard; a withheld image has one row, without a question, whose answer is the reason."""
+    rows: list[dict[str, Any]] = []
+    for key, image, found in zip(batch.image_keys, images, answers, strict=True):
+        if isinstance(image, Withheld):
+            nothing = {"question": "", "choices": [], "probabilities": [], "mass": 0.0}
+            rows.append({"image_key": key, **nothing, "answer": image.reason, "vlm": batch.vlm})
         for number, reply in found:
             question = questionnaire.person if number == PERSON else questionnaire.questions[number]
             assert question is not None  # PERSON comes from a questionnaire that has the question

@@ -80,16 +80,18 @@ def write_analysis(
     settings: Settings,
     models: Sequence[str] | None = None,
     where: str = "the answers table",
+    withheld: Mapping[tuple[str, str, str, str], int] | None = None,
 ) -> Summary:
     """Write distributions, matrices and uncertainty of `answers` into `out_dir`.
 
     Every table is written as Parquet, with the settings in its metadata, and as CSV. Nothing is written unless all
-    of the input is good. `models` are those of a whole experiment (see `tally`). Raises AnswersError for the answers
-    and ConfigError for a folder that cannot be written to.
+    of the input is good. `models` are those of a whole experiment (see `tally`), `withheld` the number of images by
+    (model, subject, source_axis, source_value) that were made, not asked, and are in no row: the summary counts them
+    among the dropped. Raises AnswersError for the answers and ConfigError for a folder that cannot be written to.
     """
     out_dir = Path(out_dir)
     coded = coded_answers(answers, settings.dataset, where)
-    counted = tally(coded, settings.dataset, models)
+    counted = tally(coded, settings.dataset, models).with_dropped(withheld or {})
     matrix = _matrices(counted, settings)
     tables = {
         "distributions": table_of(_distributions(counted, settings), DISTRIBUTIONS, settings.about()),

@@ -85,6 +85,8 @@ def _grid(dataset: Dataset, answers: Answers) -> tuple[tuple[str, ...], Ints, ND
     """The answers of n images as words, codes into them (n, 1 + axes; -1: no row) and probabilities (n, 1 + axes)."""
     words: tuple[str, ...] = ("no", "yes")
     asked = answers.person.astype(np.int64) if dataset.person else np.full(answers.person.shape, -1, np.int64)
+    if any(answers.withheld):
+        asked[np.array(answers.withheld) != ""] = -1
     codes, probabilities = [asked], [answers.person_probability]
     for axis in dataset.axes:
         value = np.where(answers.person, answers.value[axis.name], -1)

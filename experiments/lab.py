@@ -32,6 +32,9 @@ class Answers:
     probability: Mapping[str, NDArray[np.float64]]
     vlm: str = ""
     ambiguous: int = 0  #: images whose composite axis (disability) had more than one yes
+    withheld: tuple[
+        str, ...
+    ] = ()  #: n reasons, "" for an image that was asked, else blank or flagged: no person either
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,8 @@ def read_replies(
 
     A plain axis is its question's answer. A composite axis (disability) is the attribute whose question was answered
     yes; none: the axis' `none`, with the product of the no's as its probability (they were asked independently); more
-    than one: the likeliest, and the image is counted in `ambiguous` (DESIGN section 5).
+    than one: the likeliest, and the image is counted in `ambiguous` (DESIGN section 5). An image that was withheld has
+    one reply, to no question, that is the reason.
 
     Raises StoreError when the shard lacks an answer that it should hold.
     """
@@ -56,12 +57,15 @@ def read_replies(
     for key, question, answer, choices, probabilities in zip(*columns, strict=True):
         said[key, question] = answer, dict(zip(choices, probabilities, strict=True))
     n = len(image_keys)
-    person, person_probability = np.ones(n, np.bool_), np.full(n, np.nan)
+    withheld = tuple(said[key, ""][0] if (key, "") in said else "" for key in image_keys)
+    person, person_probability = np.array([not reason for reason in withheld]), np.full(n, np.nan)
     value = {axis.name: np.full(n, -1, np.int64) for axis in dataset.axes}
     probability = {axis.name: np.full(n, np.nan) for axis in dataset.axes}
     ambiguous = 0
     try:
         for i, key in enumerate(image_keys):
+            if withheld[i]:
+                continue
             if dataset.person is not None:
                 answer, chances = said[key, dataset.person.text]
                 person[i], person_probability[i] = answer == "yes", chances[answer]
@@ -75,7 +79,7 @@ def read_replies(
         raise StoreError(f"an answers shard lacks an answer: {error}") from error
     return Answers(
         np.asarray(index, np.int64), np.asarray(seeds, np.int64), tuple(image_keys), person, person_probability,
-        value, probability, vlm, ambiguous,
+        value, probability, vlm, ambiguous, withheld,
     )  # fmt: skip
 
 
@@ -114,6 +118,9 @@ def observations_of(
         probability={a.name: np.concatenate([b.probability[a.name] for b in batches])[keep] for a in dataset.axes},
         vlm=batches[0].vlm,
         ambiguous=sum(b.ambiguous for b in batches),
+        withheld=tuple(
+            np.array([reason for b in batches for reason in b.withheld or ("",) * len(b.index)])[keep].tolist()
+        ),
     )
     counts = {
         a.name: np.bincount(value[a.name][value[a.name] >= 0], minlength=len(a.attributes)).astype(np.float64)

@@ -29,7 +29,7 @@ class Undefined:
 
 @dataclass(frozen=True)
 class Drop:
-    """Images of one cell that were looked at, and those of them without a person, which count nowhere."""
+    """Images of one cell that were looked at, and those of them that count nowhere: no person, or withheld."""
 
     model: str
     subject: str
@@ -40,7 +40,7 @@ class Drop:
 
     @property
     def share(self) -> float:
-        """The share of images without a person."""
+        """The share of images that count nowhere."""
         return self.dropped / self.asked
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
 
 from experiments.dataset import Dataset
 from experiments.lab import Lab, Observations
 from experiments.prompts import prompts_of
+from results.tables import WITHHELD
 
-__all__ = ["sweep"]
+__all__ = ["sweep", "withheld_images"]
 
 
 async def sweep(lab: Lab, dataset: Dataset, models: Sequence[str], images: int) -> dict[str, list[Observations]]:
@@ -29,3 +32,16 @@ async def sweep(lab: Lab, dataset: Dataset, models: Sequence[str], images: int) 
             raise result
         observed[model] = result
     return observed
+
+
+def withheld_images(observed: Mapping[str, Sequence[Observations]]) -> pd.DataFrame:
+    """withheld.parquet: cells of which images were made and not asked, for they are blank or were flagged as unsafe."""
+    rows = []
+    for model, cells in observed.items():
+        for cell in cells:
+            reasons = cell.answers.withheld if cell.answers else ()
+            if any(reasons):
+                where = model, cell.prompt.subject, cell.prompt.source_axis, cell.prompt.source_value
+                flagged, blank = reasons.count("flagged"), reasons.count("blank")
+                rows.append((*where, cell.asked, flagged, blank, flagged / cell.asked))
+    return pd.DataFrame(rows, columns=WITHHELD.names)

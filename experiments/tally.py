@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,9 @@ class Tally:
     """Counts of images; P groups (model, subject) and C cells each: the initial prompt, then the counterfactuals.
 
     `cells` names them (source_axis, source_value), ("", "") first; `spans` are the cells of each source axis in play.
-    `asked` and `dropped` (P, C) are the images looked at and those without a person; `counts[axis]` (P, C, k) those
-    that show each attribute; `unanswered[axis]` the images with a person that do not answer that axis, in all.
+    `asked` and `dropped` (P, C) are the images looked at and those of them that count nowhere (no person, withheld);
+    `counts[axis]` (P, C, k) those that show each attribute; `unanswered[axis]` the images with a person that do not
+    answer that axis, in all.
     """
 
     groups: tuple[tuple[str, str], ...]
@@ -40,6 +41,13 @@ class Tally:
         counts = self.counts[axis.name]
         n = counts.sum(-1, keepdims=True)
         return np.where(n > 0, counts / np.maximum(n, 1), np.nan)
+
+    def with_dropped(self, more: Mapping[tuple[str, str, str, str], int]) -> Tally:
+        """With so many more dropped images in the cells (model, subject, source_axis, source_value) of `more`."""
+        added = np.zeros_like(self.asked)
+        for (model, subject, *cell), images in more.items():
+            added[self.groups.index((model, subject)), self.cells.index((cell[0], cell[1]))] += images
+        return replace(self, asked=self.asked + added, dropped=self.dropped + added)
 
 
 def tally(coded: CodedAnswers, dataset: Dataset, models: Sequence[str] | None = None) -> Tally:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
 from results.errors import RunDirectoryError
-from results.tables import DISTRIBUTIONS, FAILURES, MATRICES, UNCERTAINTY, about_of
+from results.tables import DISTRIBUTIONS, FAILURES, MATRICES, TRUTH, UNCERTAINTY, WITHHELD, about_of
 
 __all__ = ["FIRST", "Record", "read_record", "read_run"]
 
@@ -28,9 +29,11 @@ _ENTRY = ["model", "subject", "source_axis", "target_axis"]
 class Record:
     """A run that has been measured.
 
-    `matrix` has the columns of matrices.parquet, then se, low, high; `cells` (model, subject, source_axis,
-    source_value, asked, dropped) the images looked at and those without a person; `examples` what
-    answers.parquet says about the first eight images of every cell; `answers` how many attributes were read in all.
+    `matrix` has the columns of matrices.parquet, then se, low, high, and exact, the exact IS, NaN where it is not
+    known; `truths` names the world whose exact values they are, by model; `cells` (model, subject, source_axis,
+    source_value, asked, dropped) the images made and those that count nowhere, without a person or `withheld` (the
+    columns of withheld.parquet); `examples` what answers.parquet says about the first eight images of every cell;
+    `answers` how many attributes were read in all.
     """
 
     path: Path
@@ -38,9 +41,11 @@ class Record:
     config: Mapping[str, Any]  #: config.yaml
     about: Mapping[str, Any]  #: metric, targets and intervention, as the tables themselves say
     matrix: pd.DataFrame
+    truths: Mapping[str, str]
     distributions: pd.DataFrame
     failures: pd.DataFrame
     cells: pd.DataFrame
+    withheld: pd.DataFrame
     examples: pd.DataFrame
     answers: int
 
@@ -67,16 +72,20 @@ def read_run(run: Path) -> Record:
         )
     if len(merged) != len(matrix):
         raise RunDirectoryError(f"'{run}/uncertainty.parquet' does not belong to the matrices beside it; {_again(run)}")
+    merged, truths = _beside_exact(run, merged)
     people = _table(run, "answers", [*_CELL, "answer"], [("axis", "=", "person")])
+    withheld = _withheld(run)
     return Record(
         path=run,
         run=record,
         config=_config(run),
         about=about_of(run / "matrices.parquet"),
         matrix=merged,
+        truths=truths,
         distributions=_frame(run, "distributions", DISTRIBUTIONS.names),
         failures=_frame(run, "failures", FAILURES.names),
-        cells=_cells(run, people),
+        cells=_cells(run, people, withheld),
+        withheld=withheld,
         examples=_words(_table(run, "answers", _EXAMPLE, [("image", "<", FIRST)])),
         answers=pq.read_metadata(run / "answers.parquet").num_rows - people.num_rows,
     )
@@ -152,6 +161,19 @@ def _frame(run: Path, name: str, columns: Sequence[str], schema: pa.Schema | Non
     return _words(table)
 
 
+def _beside_exact(run: Path, matrix: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, str]]:
+    """`matrix` with the exact IS of its entries, and the world that says so by model; none where there is no truth."""
+    path = run / "truth.parquet"
+    if not path.is_file():
+        return matrix.assign(exact=np.nan), {}
+    exact = _frame(run, "truth", TRUTH.names, TRUTH).rename(columns={"is": "exact"})
+    merged = matrix.merge(exact, how="left", on=_ENTRY)
+    if len(merged) != len(matrix):
+        raise RunDirectoryError(f"'{path}' does not belong to the matrices beside it; delete it, and {_again(run)}")
+    truths = about_of(path).get("truths")
+    return merged, truths if isinstance(truths, dict) else {}
+
+
 def _words(table: pa.Table) -> pd.DataFrame:
     """A table as a frame in which a missing word is an empty one."""
     frame: pd.DataFrame = table.to_pandas()
@@ -159,11 +181,22 @@ def _words(table: pa.Table) -> pd.DataFrame:
     return frame.assign(**{name: frame[name].fillna("") for name in words})
 
 
-def _cells(run: Path, people: pa.Table) -> pd.DataFrame:
-    """Images asked and dropped by cell. Without a person question every image counts, and none is dropped."""
+def _withheld(run: Path) -> pd.DataFrame:
+    """Images that were made and not asked, by cell; runs from before there were any have no such table."""
+    if not (run / "withheld.parquet").is_file():
+        return _words(WITHHELD.empty_table())
+    return _frame(run, "withheld", WITHHELD.names, WITHHELD)
+
+
+def _cells(run: Path, people: pa.Table, withheld: pd.DataFrame) -> pd.DataFrame:
+    """Images made and dropped by cell. Without a person question every image counts, unless it was withheld."""
     if people.num_rows:
         images = _words(people).assign(dropped=lambda frame: frame["answer"] == "no")
     else:
         images = _words(_table(run, "answers", [*_CELL, "image"])).drop_duplicates().assign(dropped=False)
-    counted = images.groupby(_CELL, sort=False)["dropped"].agg(["size", "sum"]).reset_index()
-    return counted.rename(columns={"size": "asked", "sum": "dropped"}).astype({"asked": int, "dropped": int})
+    counted = images.groupby(_CELL, sort=False)["dropped"].agg(["size", "sum"])
+    if len(withheld):
+        more = withheld.set_index(_CELL)[["flagged", "blank"]].sum(axis=1)
+        counted = counted.add(pd.DataFrame({"size": more, "sum": more}), fill_value=0)
+    counted = counted.reset_index().rename(columns={"size": "asked", "sum": "dropped"})
+    return counted.astype({"asked": int, "dropped": int})

@@ -15,6 +15,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from results.agreement import Agreement, agreement, beside, compared
 from results.bars import AxisBars, Distributions, axis_bars, reasons, undefined
 from results.errors import RunDirectoryError
 from results.findings import Finding, MeanMatrix, drops, findings, mean_matrix, recurrent, shares, telling
@@ -47,6 +48,8 @@ class Pair:
     known: Distributions
     detailed: bool = False
     strips: tuple[Strip, ...] = ()
+    exact: Markup | None = None  #: the exact matrix, where anything of it is known
+    agreement: Agreement | None = None  #: of the measured matrix with it
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,8 @@ def _context(record: Record, store: str) -> dict[str, Any]:
         "positive": [c for c in reversed(strongest) if c.value > 0][:_STRONGEST],
         "shares": shares(cells),
         "recurrent": recurrent(cells),
+        "beside": beside(cells, record.truths),
+        "worlds": record.truths,
         "means": _means(record, limit),
         "pairs": pairs,
         "models": list(dict.fromkeys(pair.model for pair in pairs)),
@@ -139,6 +144,8 @@ def _counts(record: Record) -> dict[str, int]:
     return {
         "images": int(record.cells["asked"].sum()),
         "dropped": int(record.cells["dropped"].sum()),
+        "flagged": int(record.withheld["flagged"].sum()),
+        "blank": int(record.withheld["blank"].sum()),
         "answers": record.answers,
         "cells": len(record.cells),
     } | {name: record.matrix[column].nunique() for name, column in (("models", "model"), ("subjects", "subject"))}
@@ -184,7 +191,7 @@ def _pair(
     model, subject, first = cells[0].model, cells[0].subject, telling(cells)
     why = undefined(cells, known, images)
     rows, columns = list(dict.fromkeys(c.source for c in cells)), list(dict.fromkeys(c.target for c in cells))
-    shape = len(rows), len(columns)
+    shape, known_exactly = (len(rows), len(columns)), compared(cells)
     titles = np.array([_tooltip(c, reason) for c, reason in zip(cells, why, strict=True)], np.object_).reshape(shape)
     label = f"IS matrix of {subject} on {model}" + (f"; lowest: {_tooltip(first)}" if first else "; nothing is defined")
     picture = heatmap(
@@ -207,7 +214,18 @@ def _pair(
         axes=axis_bars(known, cells, targets),
         undefined=reasons(cells, why),
         known=known,
+        exact=_exact(rows, columns, cells, limit) if known_exactly else None,
+        agreement=agreement(known_exactly) if known_exactly else None,
     )
+
+
+def _exact(rows: list[str], columns: list[str], cells: Sequence[Finding], limit: float) -> Markup:
+    """The exact matrix of one pair, in the form and the colours of the measured one."""
+    values = np.array([c.exact for c in cells]).reshape(len(rows), len(columns))
+    words = [f"{c.source} on {c.target}: exact IS {signed(c.exact)}, measured {signed(c.value)}" for c in cells]
+    titles = np.array(words, np.object_).reshape(values.shape).tolist()
+    label = f"Exact IS matrix of {cells[0].subject} for {cells[0].model}"
+    return Markup(heatmap(rows, columns, values, np.isfinite(values), limit=limit, label=label, titles=titles))
 
 
 def _tooltip(c: Finding, undefined: str = "") -> str:

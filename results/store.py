@@ -40,6 +40,7 @@ IMAGES = pa.schema(
         ("prompt", pa.string()),
         ("adapter", pa.string()),
         ("seed", pa.int64()),
+        ("withheld", pa.string()),  # "" for an image that may be asked, else why not: blank, flagged
     ]
 )
 ANSWERS = pa.schema(

@@ -24,7 +24,9 @@ __all__ = [
     "DISTRIBUTIONS",
     "FAILURES",
     "MATRICES",
+    "TRUTH",
     "UNCERTAINTY",
+    "WITHHELD",
     "about_of",
     "read_answers",
     "table_of",
@@ -59,6 +61,11 @@ UNCERTAINTY = pa.schema(
         *((name, pa.float64()) for name in ("is", "se", "low", "high")),
     ]
 )
+TRUTH = _schema(model="string", subject="string", source_axis="string", target_axis="string", **{"is": "float64"})
+WITHHELD = _schema(
+    model="string", subject="string", source_axis="string", source_value="string", images="int64", flagged="int64",
+    blank="int64", flagged_share="float64",
+)  # fmt: skip
 FAILURES = _schema(cell="string", stage="string", error="string", attempts="int64", message="string")
 
 _NEEDED = tuple(ANSWERS.names[:7])  # what an answers table that anyone made must have

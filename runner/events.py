@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from results.errors import BatchFailed
     from runner.plan import Batch
 
@@ -97,6 +99,19 @@ class Events:
         self.counts.failures.append(Failure(batch.label, error.stage, error.error, error.attempts, str(error)))
         self.counts.batches_done += 1
         self._tell("failed", cell=batch.label, stage=error.stage, error=error.error, message=str(error))
+
+    def withheld(self, images: pd.DataFrame) -> None:
+        """Images that were made and not asked, a row a cell: a blank one is a failure, a flagged one a finding."""
+        for row in images[images["blank"] > 0].to_dict("records"):
+            where = f"{row['source_axis']}={row['source_value']}" if row["source_axis"] else "initial prompt"
+            message = f"{row['blank']} of {row['images']} images are blank (NaN, or one even colour), made twice"
+            label = f"{row['model']} / {row['subject']} / {where}"
+            self.counts.failures.append(Failure(label, "generate", "blank", 2, message))
+            self._tell("failed", cell=label, stage="generate", error="blank", message=message)
+        for model in images[images["flagged"] > 0]["model"].unique():
+            rows = images[(images["model"] == model) & (images["flagged"] > 0)]
+            flagged = int(rows["flagged"].sum())
+            self.note(f"{model}: its safety checker flagged {flagged:,} images in {len(rows)} cells; see withheld.csv")
 
     def cell(self, failed: bool) -> None:
         self.counts.cells_done += 1

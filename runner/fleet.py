@@ -22,6 +22,7 @@ from actors.engines import VQAQuestion
 from actors.tti import ImageBatch, TTIActor
 from actors.vqa import AnswerBatch, Questionnaire, VQAActor
 from results.errors import BatchFailed, EnvironmentFault, Interrupted, SeesawError
+from results.secrets import without_secrets
 from runner.config import ModelConfig, VLMConfig
 from runner.events import Events
 from runner.experiment import Experiment
@@ -31,6 +32,7 @@ __all__ = ["Fleet", "Pool"]
 
 Result = TypeVar("Result")
 BARREN = 5  #: batches in a row that fail for good before the next are tried once only: calls may cost money
+WRITING = "writing"  #: the thread of a TTI actor that encodes and commits while the next batch is made
 STILLBORN = 3  #: replicas in a row that may die while they load
 
 
@@ -42,6 +44,11 @@ class Replica:
     ready: bool = False
     at_work: list[str] = field(default_factory=list)  #: batches in the order of their submission: the first one runs
     killer: str = ""  #: the batch that ran when it died, as far as can be told: a reply may be lost with its replica
+
+    def computed(self, label: str) -> None:
+        """The model is done with a batch, which may still have to be written."""
+        if label in self.at_work:
+            self.at_work.remove(label)
 
 
 class Pool:
@@ -77,8 +84,8 @@ class Pool:
         for _ in range(self._size):
             self._spawn()
 
-    async def call(self, label: str, stage: str, submit: Callable[[Any, bool], Awaitable[Result]]) -> Result:
-        """Run `submit(actor, first)` on a free replica; `first` is False once a try has failed.
+    async def call(self, label: str, stage: str, submit: Callable[[Replica, bool], Awaitable[Result]]) -> Result:
+        """Run `submit(replica, first)` on a free replica; `first` is False once a try has failed.
 
         Raises:
             BatchFailed: after `attempts` deaths or errors.
@@ -93,7 +100,7 @@ class Pool:
             replica.at_work.append(label)
             tries += 1
             try:
-                result = await submit(replica.actor, last is None)
+                result = await submit(replica, last is None)
             except RayActorError as error:
                 last = error
                 self._lost(replica, error)
@@ -108,7 +115,7 @@ class Pool:
                 self._fruitless = self._barren = 0
                 return result
             finally:
-                replica.at_work.remove(label)
+                replica.computed(label)
                 if replica.alive:
                     self._slots.put_nowait(replica)
         assert last is not None
@@ -279,9 +286,12 @@ class Fleet:
         )
         self._need(self._vqa)  # it loads while the first images are made
 
-        async def submit(actor: Any, _: bool) -> Any:
-            about, images = actor.generate.options(num_returns=2).remote(task)
-            await about
+        async def submit(replica: Replica, _: bool) -> Any:
+            await replica.actor.generate.remote(task)
+            replica.computed(batch.label)
+            commit = replica.actor.commit.options(num_returns=2, concurrency_group=WRITING)
+            written, images = commit.remote(task)
+            await written
             return images
 
         return await self._need(self._pools[batch.model]).call(batch.label, "generate", submit)
@@ -290,8 +300,8 @@ class Fleet:
         """Ask a batch of images (None, or lost on the way: the store's) and commit the answers; returns them."""
         task = AnswerBatch(batch.answers, batch.images, self._experiment.vlm.name, batch.image_keys)
 
-        async def submit(actor: Any, first: bool) -> pa.Table:
-            return await actor.answer.remote(task, images if first else None)
+        async def submit(replica: Replica, first: bool) -> pa.Table:
+            return await replica.actor.answer.remote(task, images if first else None)
 
         return await self._need(self._vqa).call(batch.label, "ask", submit)
 
@@ -313,10 +323,15 @@ class Fleet:
 
 def _remote(cls: type, spec: ModelConfig | VLMConfig) -> Any:
     """The class as a Ray actor with what its YAML asks for. Ray must not restart it: the pool does, and counts."""
-    return ray.remote(num_cpus=spec.cpus, num_gpus=spec.gpus, max_restarts=0, max_task_retries=0)(cls)
+    options: dict[str, Any] = {"num_cpus": spec.cpus, "num_gpus": spec.gpus, "max_restarts": 0, "max_task_retries": 0}
+    if cls is TTIActor:
+        options["concurrency_groups"] = {WRITING: 1}
+    return ray.remote(**options)(cls)
 
 
 def _brief(error: BaseException | None) -> str:
-    printable = "".join(c if c.isprintable() or c == "\n" else " " for c in str(error))  # no escape codes of others
+    printable = "".join(
+        c if c.isprintable() or c == "\n" else " " for c in without_secrets(str(error))
+    )  # no escape codes of others
     lines = [line.strip() for line in printable.splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:300]

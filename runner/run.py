@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from experiments.analysis import answer_rows, write_analysis
 from experiments.lab import Observations
-from experiments.sweep import sweep
+from experiments.sweep import sweep, withheld_images
 from results.errors import Interrupted
 from results.report import write_report
 from results.store import Store
-from results.tables import ANSWERS, FAILURES, table_of, write_table
-from runner.cluster import check_resources, connected, preflight
+from results.tables import ANSWERS, FAILURES, WITHHELD, table_of, write_csv, write_table
+from runner.cluster import check_disk, check_resources, connected, preflight
 from runner.events import Counts, Events
 from runner.experiment import Experiment
 from runner.fleet import Fleet
@@ -28,6 +28,7 @@ from runner.lab import FleetLab
 from runner.plan import make_plan
 from runner.rundir import RunDirectory
 from runner.streams import diverted
+from runner.truth import write_truth
 
 __all__ = ["run_sweep"]
 
@@ -49,6 +50,7 @@ def run_sweep(experiment: Experiment, show: Callable[[str, Mapping[str, Any], Co
             events.end(message=f"nothing to do: {experiment.run} is complete; report: {report}", state="done")
             return 0
         store.probe()
+        check_disk(plan, experiment.store)
         began = datetime.now(UTC).isoformat()
         events.start(
             message=f"{experiment.name}: {plan.total('images'):,} images in {plan.total('cells'):,} cells; "
@@ -106,6 +108,8 @@ def _ended(directory: RunDirectory, events: Events, state: str, began: str, begu
         events.note("no image shows a person, or none could be made: there is nothing to report")
     record(state)
     lacking = f", but {counts.cells_failed} cells failed: {directory.path}/failures.parquet" if counts.failures else ""
+    if counts.failures and not counts.cells_failed:
+        lacking = f", but some images are blank: {directory.path}/failures.parquet"
     if counts.cells_failed == counts.cells:
         lacking = f": all {counts.cells} cells failed: {directory.path}/failures.parquet"
     events.end(message=f"done in {seconds:.0f} s{lacking}{report}", state=state, report=report.rpartition(" ")[2])
@@ -152,10 +156,19 @@ def _write(
     tables = [answer_rows(model, experiment.dataset, cells) for model, cells in observed.items()]
     answers = pa.concat_tables(tables) if tables else ANSWERS.empty_table()
     write_table(directory.path / "answers.parquet", answers)
+    withheld = withheld_images(observed)
+    if len(withheld):
+        events.withheld(withheld)
+    table = table_of(withheld, WITHHELD)
+    write_table(directory.path / "withheld.parquet", table)
+    write_csv(directory.path / "withheld.csv", table)
     rows = sorted((asdict(failure) for failure in events.counts.failures), key=lambda row: str(row["cell"]))
     write_table(directory.path / "failures.parquet", table_of(pd.DataFrame(rows, columns=FAILURES.names), FAILURES))
     models = [model.name for model in experiment.models]
-    summary = write_analysis(answers.to_pandas(), directory.path, experiment.settings, models)
+    cells = withheld[["model", "subject", "source_axis", "source_value"]].itertuples(index=False, name=None)
+    dropped = dict(zip(cells, (withheld["flagged"] + withheld["blank"]).tolist(), strict=True))
+    summary = write_analysis(answers.to_pandas(), directory.path, experiment.settings, models, withheld=dropped)
+    write_truth(experiment)
     warnings = summary.warnings()
     ambiguous = sum(cell.answers.ambiguous for cells in observed.values() for cell in cells if cell.answers)
     if ambiguous:

