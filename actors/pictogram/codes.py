@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-__all__ = ["AXES", "OCCUPATIONS", "SHAPE", "read_prompt"]
+__all__ = ["AXES", "OCCUPATIONS", "SHAPE", "WORDS", "read_prompt"]
 
 AXES: Mapping[str, tuple[str, ...]] = {
     "gender": ("male", "female"),
@@ -32,8 +32,8 @@ OCCUPATIONS = (
     "firefighter", "gardener",
 )  # fmt: skip
 
-# The words that state an attribute before and after the subject; the longest match wins.
-_WORDS: Mapping[str, tuple[str, str]] = {
+#: The words that state an attribute before and after the subject; the longest match wins.
+WORDS: Mapping[str, tuple[str, str]] = {
     "male": ("gender", "male"),
     "female": ("gender", "female"),
     "young": ("age", "young"),
@@ -90,11 +90,11 @@ def read_prompt(text: str) -> tuple[str, dict[str, str]]:
     stated: dict[str, str] = {}
 
     def take(match: re.Match[str]) -> str:
-        axis, attribute = _WORDS[match[1].lower()]
+        axis, attribute = WORDS[match[1].lower()]
         stated[axis] = attribute
         return " "
 
-    rest = _pattern(tuple(_WORDS)).sub(take, text)
+    rest = _pattern(tuple(WORDS)).sub(take, text)
     known = _pattern(OCCUPATIONS).search(rest)
     if known:
         return known[1].lower(), stated

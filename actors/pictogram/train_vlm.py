@@ -198,24 +198,27 @@ def hidden_states(model: Any, packed: Packed, ids: torch.Tensor, images: torch.T
     return hidden
 
 
-def accuracy(model: Any, packed: Packed, images: torch.Tensor, truth: torch.Tensor) -> dict[str, float]:
-    """Share of right answers by question, reading only the first token among the choices."""
+@torch.no_grad()
+def answers(model: Any, packed: Packed, images: torch.Tensor) -> torch.Tensor:
+    """The likeliest answer to every question, its position among the choices (n, 12), read from first tokens."""
     model.eval()
-    right = torch.zeros(len(QUESTIONS))
-    asked = torch.zeros(len(QUESTIONS))
-    with torch.no_grad():
-        for start in range(0, len(images), 200):
-            t = truth[start : start + 200]
-            ids, _ = packed.batch(torch.full_like(t, -100))
-            hidden = hidden_states(model, packed, ids, images[start : start + 200])
-            for q in range(len(QUESTIONS)):
-                first = torch.tensor([a[0] for a in packed.answers[q]])
-                guess = model.lm_head(hidden[:, packed.slots[q][0]])[:, first].argmax(-1)
-                counts = t[:, q] >= 0
-                right[q] += (guess == t[:, q])[counts].sum()
-                asked[q] += counts.sum()
+    read = torch.empty(len(images), len(QUESTIONS), dtype=torch.long)
+    blank = packed.batch(torch.full((200, len(QUESTIONS)), -100))[0]
+    for start in range(0, len(images), 200):
+        part = images[start : start + 200]
+        hidden = hidden_states(model, packed, blank[: len(part)], part)
+        for q in range(len(QUESTIONS)):
+            first = torch.tensor([a[0] for a in packed.answers[q]])
+            read[start : start + 200, q] = model.lm_head(hidden[:, packed.slots[q][0]])[:, first].argmax(-1)
+    return read
+
+
+def accuracy(model: Any, packed: Packed, images: torch.Tensor, truth: torch.Tensor) -> dict[str, float]:
+    """Share of right answers by question, of those that have one."""
+    asked = truth >= 0
+    right = ((answers(model, packed, images) == truth) & asked).sum(0) / asked.sum(0)
     model.train()
-    return dict(zip(QUESTIONS, (right / asked).tolist(), strict=True))
+    return dict(zip(QUESTIONS, right.tolist(), strict=True))
 
 
 def warm_up(model: Any, images: torch.Tensor, truth: torch.Tensor, steps: int) -> None:

@@ -1,0 +1,331 @@
+"""Train the embedded text-to-image model: a Stable Diffusion small enough to ship, that draws one world's pictograms.
+
+    python -m actors.pictogram.train_tti vae        # about 15 min on 2 cores: images <-> 8 x 8 x 8 latents
+    python -m actors.pictogram.train_tti unet       # about 50 min: text encoder and UNet, on cached latents
+
+Both write into `actors/pictogram/tti/`, an ordinary diffusers folder that an unchanged StableDiffusionPipeline loads.
+The autoencoder learns from states drawn uniformly, so that it carries no bias, and never meets the VLM that will judge
+its images. The UNet learns rectified flow (`v = noise - image` at `(1 - s) image + s noise`) from what the world says a
+prompt draws: its bias, its coupling and its disobedience are in the data and nowhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL, DPMSolverMultistepScheduler, StableDiffusionPipeline, UNet2DConditionModel
+from tokenizers import Tokenizer, pre_tokenizers, trainers
+from torch import nn
+from torch.nn import functional as F
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+from actors.pictogram.codes import AXES, OCCUPATIONS, WORDS
+from actors.pictogram.draw import SIZE, draw
+from actors.pictogram.world import WORLDS, World
+
+TTI = Path(__file__).parent / "tti"
+WORLD = "alder"
+TOKENS = 32
+SHIFT = 3.0  #: of the flow's noise levels, in training as in sampling: what is decided early is practised most
+
+Tensor = torch.Tensor
+
+
+# -- captions ---------------------------------------------------------------------------------------------------------
+
+
+def caption(rng: np.random.Generator, subject: str, stated: Mapping[str, str]) -> str:
+    """A prompt that states `stated`, worded in any way that `read_prompt` understands.
+
+    Adjectives stand before the subject, later axes first; phrases after it. This is the order of the occupation
+    dataset; now and then it is another, so that the words count and not their places.
+    """
+    before: list[str] = []
+    after: list[str] = []
+    for axis, attribute in stated.items():
+        words = [w for w, meant in WORDS.items() if meant == (axis, attribute)]
+        word = words[rng.integers(len(words))]
+        if word.startswith(("who ", "with ", "on ", "in ", "working ", "dressed ", "and ")):
+            after.append(word)
+        else:
+            before.insert(0, word)
+            if attribute == "sad" and rng.random() < 0.3:
+                after.append("who is sad")
+    if rng.random() < 0.15:
+        rng.shuffle(before)
+        rng.shuffle(after)
+    after = [w if i else w.replace("and ", "who ", 1) if w.startswith("and ") else w for i, w in enumerate(after)]
+    article = "an" if rng.random() < 0.3 else "a"
+    return " ".join([f"A photo of {article}", *before, subject, *after])
+
+
+def captions(rng: np.random.Generator) -> Iterator[tuple[str, str]]:
+    """Endless (subject, caption): one stated axis most of the time, sometimes none, or up to all."""
+    axes = list(AXES)
+    while True:
+        subject = OCCUPATIONS[rng.integers(len(OCCUPATIONS))]
+        n = rng.choice(9, p=[0.12, 0.42, 0.24, 0.11, 0.05, 0.02, 0.02, 0.01, 0.01])
+        chosen = sorted(rng.choice(8, n, replace=False))
+        yield subject, caption(rng, subject, {axes[a]: str(rng.choice(AXES[axes[a]])) for a in chosen})
+
+
+def build_tokenizer() -> None:
+    """CLIP's byte-level BPE over the captions' words; every word becomes one token. Built once, then committed."""
+    special = ["<|startoftext|>", "<|endoftext|>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    empty = CLIPTokenizer(vocab={s: i for i, s in enumerate(special)}, merges=[])
+    trainer = trainers.BpeTrainer(
+        vocab_size=2048,
+        special_tokens=special,
+        end_of_word_suffix="</w>",
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    bpe: Tokenizer = empty.backend_tokenizer
+    rng = np.random.default_rng(0)
+    source = captions(rng)
+    bpe.train_from_iterator((next(source)[1] for _ in range(20_000)), trainer)
+    state = json.loads(bpe.to_str())["model"]
+    vocab = dict(state["vocab"])
+    for character in alphabet:  # a letter at the end of a word that was never seen
+        vocab.setdefault(f"{character}</w>", len(vocab))
+    merges = [tuple(m) if isinstance(m, list) else tuple(m.split(" ")) for m in state["merges"]]
+    CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=TOKENS).save_pretrained(TTI / "tokenizer")
+
+
+# -- the autoencoder --------------------------------------------------------------------------------------------------
+
+
+def new_vae() -> Any:
+    make: Any = AutoencoderKL
+    return make(
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        block_out_channels=(16, 32, 64, 64),
+        layers_per_block=1,
+        latent_channels=8,
+        norm_num_groups=8,
+        sample_size=SIZE,
+        scaling_factor=1.0,
+    )
+
+
+def pictures(rng: np.random.Generator, n: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """n images (n, 64, 64, 3) of uniform states, one in twenty without a figure."""
+    images = np.empty((n, SIZE, SIZE, 3), np.uint8)
+    for i in range(n):
+        state = {a: v[rng.integers(len(v))] for a, v in AXES.items()} if rng.random() > 0.05 else None
+        images[i] = np.asarray(draw(state, OCCUPATIONS[rng.integers(len(OCCUPATIONS))], int(rng.integers(2**53))))
+    return images
+
+
+def to_model(images: np.ndarray[Any, Any]) -> Tensor:
+    """uint8 (n, h, w, 3) -> float (n, 3, h, w) in [-1, 1], channels last."""
+    tensor = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1
+    return tensor.contiguous(memory_format=torch.channels_last)
+
+
+def _edges(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x[..., :, 1:] - x[..., :, :-1], x[..., 1:, :] - x[..., :-1, :]
+
+
+def _rate(done: float, warm: float = 0.02) -> float:
+    """Learning rate as a share of its peak: a short rise, then half a cosine to nothing."""
+    return float(min(1.0, done / warm) * 0.5 * (1 + np.cos(np.pi * min(done, 1.0))) + 1e-3)
+
+
+def train_vae(minutes: float, seed: int) -> None:
+    """L1 + MSE + L1 of the gradients + a whisper of KL."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    vae = new_vae().to(memory_format=torch.channels_last)
+    print(f"VAE: {sum(p.numel() for p in vae.parameters()) / 1e6:.2f} M parameters", flush=True)
+    optimiser = torch.optim.AdamW(vae.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=1e-3)
+    began, step = time.monotonic(), 0
+    while (done := (time.monotonic() - began) / (60 * minutes)) < 1:
+        for group in optimiser.param_groups:
+            group["lr"] = 2e-3 * _rate(done)
+        x = to_model(pictures(rng, 32))
+        with torch.autocast("cpu", torch.bfloat16):
+            posterior = vae.encode(x).latent_dist
+            y = vae.decode(posterior.sample()).sample
+        y = y.float()
+        edges = sum((F.l1_loss(a, b) for a, b in zip(_edges(y), _edges(x), strict=True)), torch.zeros(()))
+        reconstruction = F.l1_loss(y, x) + F.mse_loss(y, x) + edges
+        loss = reconstruction + 2e-5 * posterior.kl().float().mean() / 10
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
+        optimiser.step()
+        step += 1
+        if step % 200 == 0:
+            rate = step / (time.monotonic() - began)
+            l1, mse, kl = (float(x) for x in (F.l1_loss(y, x), F.mse_loss(y, x), posterior.kl().mean()))
+            print(f"{step:5d} {rate:.2f}/s L1 {l1:.4f} MSE {mse:.4f} kl {kl:.0f}", flush=True)
+    vae = vae.to(memory_format=torch.contiguous_format)
+    normalise(vae, to_model(pictures(rng, 2_000)))
+    vae.to(torch.float16).save_pretrained(TTI / "vae")
+
+
+@torch.no_grad()
+def normalise(vae: Any, images: Tensor) -> None:
+    """Fold each latent channel's mean and deviation into the convolutions around it, so that latents are standard."""
+    latents = torch.cat([vae.encode(part).latent_dist.mean for part in torch.split(images, 250)])
+    mean, deviation = latents.mean((0, 2, 3)), latents.std((0, 2, 3))
+    print(f"latents: mean {mean.tolist()}, deviation {deviation.tolist()}", flush=True)
+    c = len(mean)
+    quant, post = vae.quant_conv, vae.post_quant_conv
+    post.bias += post.weight[:, :, 0, 0] @ mean
+    post.weight *= deviation[None, :, None, None]
+    quant.weight[:c] /= deviation[:, None, None, None]
+    quant.bias[:c] = (quant.bias[:c] - mean) / deviation
+    quant.bias[c:] -= 2 * deviation.log()
+
+
+# -- text encoder and UNet --------------------------------------------------------------------------------------------
+
+
+def new_text_encoder(tokenizer: Any) -> CLIPTextModel:
+    return CLIPTextModel(
+        CLIPTextConfig(
+            vocab_size=-(-len(tokenizer) // 64) * 64, hidden_size=128, intermediate_size=512, projection_dim=128,
+            num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=TOKENS,
+            bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )  # fmt: skip
+
+
+def new_unet() -> Any:
+    make: Any = UNet2DConditionModel
+    return make(
+        sample_size=SIZE // 8, in_channels=8, out_channels=8, layers_per_block=1, block_out_channels=(96, 128),
+        down_block_types=("CrossAttnDownBlock2D",) * 2, up_block_types=("CrossAttnUpBlock2D",) * 2,
+        cross_attention_dim=128, attention_head_dim=4,
+    )  # fmt: skip
+
+
+def latents_of(vae: Any, world: World, n: int, seed: int, tokenizer: Any) -> tuple[Tensor, Tensor]:
+    """n latents (n, 8, 8, 8) in half precision of what the world draws for fresh captions, and the captions' tokens."""
+    rng = np.random.default_rng(seed)
+    source = captions(rng)
+    latents, tokens = torch.empty(n, 8, 8, 8, dtype=torch.float16), torch.empty(n, TOKENS, dtype=torch.int16)
+    began = time.monotonic()
+    for start in range(0, n, 250):
+        texts, images = [], []
+        for _ in range(min(250, n - start)):
+            subject, text = next(source)
+            own = int(rng.integers(2**53))
+            texts.append(text)
+            images.append(np.asarray(draw(world.sample(text, own), subject, own)))
+        stop = start + len(texts)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            latents[start:stop] = vae.encode(to_model(np.stack(images))).latent_dist.mean.half()
+        tokens[start:stop] = tokenize(tokenizer, texts)
+    print(f"{n} latents in {time.monotonic() - began:.0f} s", flush=True)
+    return latents, tokens
+
+
+def tokenize(tokenizer: Any, texts: list[str]) -> Tensor:
+    ids: Tensor = tokenizer(
+        texts, padding="max_length", max_length=TOKENS, truncation=True, return_tensors="pt"
+    ).input_ids
+    return ids
+
+
+def scheduler() -> Any:
+    make: Any = DPMSolverMultistepScheduler
+    return make(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=SHIFT, steps_offset=1)
+
+
+def save(unet: Any, text: Any, tokenizer: Any) -> None:
+    """An ordinary StableDiffusionPipeline in half precision, safetensors alone."""
+    make: Any = StableDiffusionPipeline
+    load: Any = AutoencoderKL.from_pretrained
+    make(
+        vae=load(TTI / "vae", torch_dtype=torch.float16),
+        text_encoder=copy.deepcopy(text).half(),
+        tokenizer=tokenizer,
+        unet=copy.deepcopy(unet).to(memory_format=torch.contiguous_format).half(),
+        scheduler=scheduler(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    ).save_pretrained(TTI)
+
+
+def train_unet(minutes: float, seed: int, bank: int) -> None:
+    torch.manual_seed(seed)
+    tokenizer = CLIPTokenizer.from_pretrained(TTI / "tokenizer")
+    load: Any = AutoencoderKL.from_pretrained
+    vae: Any = load(TTI / "vae").to(memory_format=torch.channels_last)
+    latents, tokens = latents_of(vae, WORLDS[WORLD], bank, seed, tokenizer)
+    print(f"deviation of the latents {latents.float().std((0, 2, 3)).tolist()}", flush=True)
+    nothing = tokenize(tokenizer, [""])[0]
+    unet = new_unet()
+    unet.to(memory_format=torch.channels_last)
+    text: Any = new_text_encoder(tokenizer)
+    both = nn.ModuleDict({"unet": unet, "text": text})
+    print(f"UNet and text encoder: {sum(p.numel() for p in both.parameters()) / 1e6:.2f} M parameters", flush=True)
+    mean = copy.deepcopy(both).requires_grad_(False)
+    optimiser = torch.optim.AdamW(both.parameters(), lr=8e-4, betas=(0.9, 0.98), weight_decay=0.01)
+    began, step, losses, at, order = time.monotonic(), 0, [], bank, torch.empty(0)
+    while (done := (time.monotonic() - began) / (60 * minutes)) < 1:
+        for group in optimiser.param_groups:
+            group["lr"] = 8e-4 * _rate(done)
+        if at + 64 > bank:
+            at, order = 0, torch.randperm(bank)
+        pick = order[at : at + 64]
+        at += 64
+        x, ids = latents[pick].float(), tokens[pick].long()
+        ids[torch.rand(64) < 0.08] = nothing
+        u = (torch.arange(64) + torch.rand(64)) / 64  # stratified: every batch sees every noise level
+        s = SHIFT * u / (1 + (SHIFT - 1) * u)
+        noise = torch.randn_like(x)
+        mixed = torch.lerp(x, noise, s[:, None, None, None]).contiguous(memory_format=torch.channels_last)
+        with torch.autocast("cpu", torch.bfloat16):
+            v = unet(mixed, s * 1000, text(ids).last_hidden_state).sample
+        loss = F.mse_loss(v.float(), noise - x)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(both.parameters(), 1.0)
+        optimiser.step()
+        step += 1
+        decay = min(0.9995, step / (step + 50))
+        with torch.no_grad():
+            for slow, fast in zip(mean.parameters(), both.parameters(), strict=True):
+                slow.lerp_(fast, 1 - decay)
+        losses.append(loss.item())
+        if step % 200 == 0:
+            rate = step / (time.monotonic() - began)
+            print(f"{step:5d} {rate:.2f}/s loss {np.mean(losses[-200:]):.4f} {done:.0%}", flush=True)
+        if step % 1000 == 0:
+            save(mean["unet"], mean["text"], tokenizer)
+    save(mean["unet"], mean["text"], tokenizer)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=["tokenizer", "vae", "unet"])
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--bank", type=int, default=200_000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    if args.stage == "tokenizer":
+        build_tokenizer()
+    elif args.stage == "vae":
+        train_vae(args.minutes or 15.0, args.seed)
+    else:
+        train_unet(args.minutes or 50.0, args.seed, args.bank)
+
+
+if __name__ == "__main__":
+    main()
