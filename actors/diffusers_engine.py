@@ -14,7 +14,7 @@ from actors.diffusers_load import load_pipeline
 from actors.diffusers_settings import DiffusersSettings
 from actors.engines import Withheld
 from actors.weights import content_identity, need_package, need_pipeline, need_weights
-from results.errors import ConfigError
+from results.errors import ConfigError, EnvironmentFault
 
 __all__ = ["DiffusersEngine"]
 
@@ -75,7 +75,10 @@ class DiffusersEngine:
             repo, revision = read.prior["repo"], read.prior.get("revision", "main")
             need_pipeline(repo, revision, None, read.folder_of(repo))
         for lora in read.loras:
-            if read.folder_of(lora["repo"]) is None:
+            folder = read.folder_of(lora["repo"])
+            if folder and not (folder / lora["weight_name"]).is_file():
+                raise EnvironmentFault(f"no '{lora['weight_name']}' in '{folder}', where a LoRA should be")
+            if folder is None:
                 need_weights(lora["repo"], lora.get("revision", "main"), lora["weight_name"])
 
     def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes | Image.Image | Withheld]:

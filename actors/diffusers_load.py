@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ def load_pipeline(settings: DiffusersSettings) -> tuple[Any, Checker | None]:
     The checker is taken out of the pipeline, which would blacken what it catches and go on as if nothing were.
 
     Raises:
-        ConfigError: an option that this pipeline does not have.
+        ConfigError: an option that this pipeline does not have, or an argument that it is not called with.
         EnvironmentFault: a package that an option needs is missing.
     """
     import torch
@@ -49,6 +50,10 @@ def load_pipeline(settings: DiffusersSettings) -> tuple[Any, Checker | None]:
             log.info("AutoPipelineForText2Image does not know %s; loaded as the class that it names", settings.repo)
             pipeline = load_own_class(source, **arguments)
     pipeline.set_progress_bar_config(disable=True)
+    takes = inspect.signature(pipeline.__call__).parameters
+    for name in settings.call_arguments:
+        if name not in takes:
+            raise ConfigError(f"{type(pipeline).__name__} is not called with '{name}'{nearest(name, takes)}")
     if settings.scheduler is not None:
         scheduler = _scheduler(settings, pipeline.scheduler)
         for part in (pipeline, getattr(pipeline, "decoder_pipe", None)):

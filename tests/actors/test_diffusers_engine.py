@@ -8,6 +8,9 @@ import pytest
 import torch
 from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
+from diffusers.utils import convert_state_dict_to_diffusers
+from peft import LoraConfig
+from peft.utils import get_peft_model_state_dict
 from PIL import Image
 from transformers import CLIPConfig, CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
@@ -131,6 +134,38 @@ def test_options_for_memory_change_no_image_and_no_identity(folder):
     assert _served(replace(spec, settings={**plain, "dtype": "bfloat16"}), "images", TTI_ENGINES).identity != identity
 
 
+def test_a_lora_is_loaded_with_its_scale_and_is_part_of_the_identity(folder, tmp_path):
+    pipeline = StableDiffusionPipeline.from_pretrained(folder)
+    pipeline.unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
+    StableDiffusionPipeline.save_lora_weights(
+        tmp_path, unet_lora_layers=convert_state_dict_to_diffusers(get_peft_model_state_dict(pipeline.unet))
+    )
+    plain = {"repo": folder, "size": 16, "steps": 2}
+    lora = {"repo": str(tmp_path), "weight_name": "pytorch_lora_weights.safetensors"}
+    made = {
+        scale: DiffusersEngine({**plain, "loras": [{**lora, "scale": scale}]}).generate("a nurse", [1, 2])
+        for scale in (0.0, 1.0, 8.0)
+    }
+    base = DiffusersEngine(plain).generate("a nurse", [1, 2])
+    assert same(made[0.0], base, grey=1)
+    assert not same(made[1.0], base, grey=1)
+    assert not same(made[8.0], made[1.0], grey=1)
+    identities = [DiffusersEngine.identity({**plain, "loras": [{**lora, "scale": scale}]}) for scale in (1, 1.0, 2)]
+    assert identities[0] == identities[1] != identities[2]
+    with pytest.raises(EnvironmentFault, match=r"nothing.safetensors"):
+        DiffusersEngine.preflight({**plain, "loras": [{**lora, "weight_name": "nothing.safetensors"}]})
+
+
+def test_options_for_speed_that_a_pipeline_does_not_have_are_named(folder):
+    fast = {"repo": folder, "size": 16, "steps": 2, "channels_last": True, "attention": "native", "vae_tiling": True}
+    plain = DiffusersEngine({"repo": folder, "size": 16, "steps": 2}).generate("a nurse", [1, 2])
+    assert same(DiffusersEngine(fast).generate("a nurse", [1, 2]), plain, grey=2)
+    with pytest.raises(ConfigError, match=r"attention 'nativ'.*_native"):
+        DiffusersEngine({**fast, "attention": "nativ"})
+    with pytest.raises(ConfigError, match="StableDiffusionPipeline is not called with 'guidence'"):
+        DiffusersEngine({**fast, "call": {"guidence": 3}})
+
+
 def test_out_of_memory_halves_the_calls_for_good_and_changes_no_image(folder):
     engine = DiffusersEngine({"repo": folder, "size": 16, "steps": 2})
     seeds = list(range(8))
@@ -251,5 +286,5 @@ def test_wrong_settings_are_named(settings, message):
 def test_missing_weights_are_said_with_the_command_that_mends_it(tmp_path):
     with pytest.raises(EnvironmentFault, match="hf download nobody/nothing --revision v1"):
         DiffusersEngine.preflight({"repo": "nobody/nothing", "revision": "v1"})
-    with pytest.raises(EnvironmentFault, match="is missing"):
+    with pytest.raises(EnvironmentFault, match="does not exist"):
         DiffusersEngine.identity({"repo": str(tmp_path / "nowhere")})
