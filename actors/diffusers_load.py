@@ -51,8 +51,9 @@ def load_pipeline(settings: DiffusersSettings) -> tuple[Any, Checker | None]:
             pipeline = load_own_class(source, **arguments)
     pipeline.set_progress_bar_config(disable=True)
     takes = inspect.signature(pipeline.__call__).parameters
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
     for name in settings.call_arguments:
-        if name not in takes:
+        if name not in takes and not anything:
             raise ConfigError(f"{type(pipeline).__name__} is not called with '{name}'{nearest(name, takes)}")
     if settings.scheduler is not None:
         scheduler = _scheduler(settings, pipeline.scheduler)
@@ -142,7 +143,7 @@ def _take_checker(pipeline: Any, device: str, safety: str) -> Checker | None:
         return None
     extractor = pipeline.feature_extractor
     pipeline.register_modules(safety_checker=None)
-    if hasattr(pipeline, "requires_safety_checker"):
+    if "requires_safety_checker" in pipeline.config:
         pipeline.register_to_config(requires_safety_checker=False)
     if safety == "keep":
         log.info("safety checker left out: safety=keep")
