@@ -19,7 +19,7 @@ from results.errors import ConfigError, EnvironmentFault
 __all__ = ["DiffusersEngine"]
 
 log = logging.getLogger(__name__)
-PROMPTS = 32  #: encoded prompts that are kept: a cell's batches come close together, its prompt is encoded once
+PROMPTS = 4  #: encoded prompts that are kept (FLUX: 35 MB each): a cell's batches come close together
 
 
 class DiffusersEngine:
@@ -136,28 +136,28 @@ class DiffusersEngine:
         for owner in (self._pipeline, getattr(self._pipeline, "prior_pipe", None)):
             for name in ("encode_prompt", "_encode_prompt"):
                 if hasattr(owner, name):
-                    setattr(owner, name, _remembering(getattr(owner, name)))
+                    setattr(owner, name, Encoder(getattr(owner, name)))
                     break
 
 
-def _remembering(encode: Callable[..., Any]) -> Callable[..., Any]:
-    """`encode` that keeps its latest results; arguments that cannot be compared by value are encoded anew."""
-    import torch
+class Encoder:
+    """A pipeline's way to encode a prompt that keeps its latest results; what is given as a tensor is encoded anew."""
 
-    kept: dict[str, Any] = {}
+    def __init__(self, encode: Callable[..., Any]) -> None:
+        self._encode = encode
+        self.kept: dict[str, Any] = {}
 
-    def remembered(*args: Any, **kwargs: Any) -> Any:
-        given = [*args, *kwargs.values()]
-        if any(isinstance(value, torch.Tensor) for value in given):
-            return encode(*args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        if any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values())):
+            return self._encode(*args, **kwargs)
         key = repr((args, sorted(kwargs.items())))
-        if key not in kept:
-            if len(kept) >= PROMPTS:
-                del kept[next(iter(kept))]
-            kept[key] = encode(*args, **kwargs)
-        return kept[key]
-
-    return remembered
+        if key not in self.kept:
+            if len(self.kept) >= PROMPTS:
+                del self.kept[next(iter(self.kept))]
+            self.kept[key] = self._encode(*args, **kwargs)
+        return self.kept[key]
 
 
 def _out_of_memory(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from experiments.prompts import Prompt, prompts_of
 from results.identity import batch_key, image_key, image_seed
 from results.store import Store
-from runner.config import ModelConfig
+from runner.config import ModelConfig, VLMConfig
 from runner.experiment import Experiment, Served
 
 __all__ = ["BATCH", "Batch", "ModelPlan", "Plan", "batches_of", "make_plan"]
@@ -80,7 +80,7 @@ class ModelPlan:
 class Plan:
     models: tuple[ModelPlan, ...]
     vqa_hours: float
-    memory: tuple[tuple[str, float, float, float], ...]  #: (name, GPUs, CPUs, GB) of one replica
+    memory: tuple[tuple[str, float, float, float, str], ...]  #: (name, GPUs, CPUs, GB, licence) of one replica
     strays: tuple[str, ...]  #: what lies in the run's folders of the store and counts nowhere
 
     def total(self, what: str) -> Any:
@@ -95,6 +95,11 @@ def all_batches(experiment: Experiment, model: Served[ModelConfig]) -> Iterator[
     for subject in experiment.dataset.subjects:
         for prompt in prompts_of(experiment.dataset, subject):
             yield from batches_of(experiment, model, prompt, experiment.images)
+
+
+def _licence(spec: ModelConfig | VLMConfig) -> str:
+    gated = isinstance(spec, ModelConfig) and spec.gated
+    return ", ".join([*([spec.licence] if spec.licence else []), *(["gated"] if gated else [])])
 
 
 def make_plan(experiment: Experiment, store: Store) -> Plan:
@@ -131,10 +136,10 @@ def make_plan(experiment: Experiment, store: Store) -> Plan:
                 disk_gb=cells * whole * model.spec.image_kb / 1e6 if model.spec.image_kb else None,
             )
         )
-    served = [*(m.spec for m in experiment.models), experiment.vlm.spec]
+    served: list[ModelConfig | VLMConfig] = [*(m.spec for m in experiment.models), experiment.vlm.spec]
     return Plan(
         models=tuple(models),
         vqa_hours=asks * BATCH * questions * experiment.vlm.spec.seconds_per_question / 3600,
-        memory=tuple((s.name, s.gpus, s.cpus, s.memory_gb) for s in served),
+        memory=tuple((s.name, s.gpus, s.cpus, s.memory_gb, _licence(s)) for s in served),
         strays=tuple(strays),
     )

@@ -50,9 +50,12 @@ def show_plan(experiment: Experiment, plan: Plan, as_json: bool) -> None:
     )  # fmt: skip
     console.print(table)
     console.print(f"VQA by {escape(experiment.vlm.name)}: {plan.vqa_hours:.2f} device hours")
-    for name, gpus, cpus, memory in plan.memory:
+    for name, gpus, cpus, memory, licence in plan.memory:
         replicas = experiment.cluster.replicas.get(name, 1)
-        console.print(f"  {escape(name)}: {replicas} x ({gpus:g} GPU, {cpus:g} CPU, {memory:g} GB)")
+        console.print(
+            f"  {escape(name)}: {replicas} x ({gpus:g} GPU, {cpus:g} CPU, {memory:g} GB)"
+            + (f"; {escape(licence)}" if licence else "")
+        )
     console.print(
         "hours and sizes are estimates from the models' YAML; ? where it gives none (seconds_per_image, image_kb)"
     )
