@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from actors.diffusers_load import load_pipeline
-from actors.diffusers_settings import DiffusersSettings
+from actors.diffusers_settings import EMBEDDED, DiffusersSettings
 from actors.engines import Withheld
 from actors.weights import content_identity, need_package, need_pipeline, need_weights
 from results.errors import ConfigError, EnvironmentFault
+from results.secrets import without_secrets
 
 __all__ = ["DiffusersEngine"]
 
@@ -29,8 +33,7 @@ class DiffusersEngine:
     one call differ from the same made in another by the numerical noise of batching alone; `batch` fixes the calls.
     """
 
-    #: settings that change no pixel; where weights lie is not what they are, and `identity` says what they are
-    inert = frozenset({"repo", "revision", "prior", "loras", "offload", "vae_slicing", "batch"})
+    inert = frozenset(f.name for f in fields(DiffusersSettings))  #: `identity` says in one way what they say in many
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = DiffusersSettings.read(settings)
@@ -38,29 +41,52 @@ class DiffusersEngine:
         self._pipeline, self._checker = load_pipeline(self.settings)
         self._most = self.settings.batch  #: images a call; halved for good whenever memory runs out
         self._encode_once()
+        self._try()
 
     @classmethod
     def identity(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Weights by content where they lie in a folder, else by repository and revision."""
+        """All that changes a pixel, in one way of saying it; weights by content, or by repository and revision."""
         read = DiffusersSettings.read(settings)
 
-        def source(repo: str, revision: str) -> dict[str, str]:
-            folder = read.folder_of(repo)
-            return {"content": content_identity(folder)} if folder else {"repo": repo, "revision": revision}
+        def source(folder: Path | None, repo: str, revision: str, file: str = "") -> dict[str, str]:
+            return {"content": content_identity(folder, file)} if folder else {"repo": repo, "revision": revision}
 
-        found: dict[str, Any] = source(read.repo, read.revision)
+        found: dict[str, Any] = {**read.pixels(), **source(read.folder, read.repo, read.revision)}
         if read.prior:
-            found["prior"] = source(read.prior["repo"], read.prior.get("revision", "main"))
+            repo, revision = read.prior["repo"], read.prior.get("revision", "main")
+            found["prior"] = source(read.folder_of(repo), repo, revision)
         if read.loras:
             found["loras"] = [
                 {
                     "scale": float(lora.get("scale", 1.0)),
-                    "weight_name": lora.get("weight_name", ""),
-                    **source(lora["repo"], lora.get("revision", "main")),
+                    "weight_name": lora["weight_name"],
+                    **source(
+                        read.folder_of(lora["repo"]), lora["repo"], lora.get("revision", "main"), lora["weight_name"]
+                    ),
                 }
                 for lora in read.loras
             ]
         return found
+
+    @classmethod
+    def absolute(cls, settings: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
+        """Settings whose local folders mean the same from everywhere; a relative one is looked for in `folders`."""
+
+        def found(source: Any) -> Any:
+            if isinstance(source, Mapping):
+                return {**source, "repo": found(source.get("repo"))}
+            if not isinstance(source, str) or source in EMBEDDED or not source:
+                return source
+            path = Path(source).expanduser()
+            return next((str(p.absolute()) for p in (folder / path for folder in folders) if p.exists()), source)
+
+        made = {**settings}
+        for key in ("repo", "prior"):
+            if key in made:
+                made[key] = found(made[key])
+        if isinstance(made.get("loras"), (list, tuple)):
+            made["loras"] = [found(lora) for lora in made["loras"]]
+        return made
 
     @classmethod
     def preflight(cls, settings: Mapping[str, Any]) -> None:
@@ -73,7 +99,7 @@ class DiffusersEngine:
         need_pipeline(read.repo, read.revision, read.variant, read.folder, read.without, connected=not read.prior)
         if read.prior:
             repo, revision = read.prior["repo"], read.prior.get("revision", "main")
-            need_pipeline(repo, revision, None, read.folder_of(repo))
+            need_pipeline(repo, revision, read.variant, read.folder_of(repo))
         for lora in read.loras:
             folder = read.folder_of(lora["repo"])
             if folder and not (folder / lora["weight_name"]).is_file():
@@ -105,10 +131,11 @@ class DiffusersEngine:
 
         try:
             generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
-            if hasattr(self._pipeline, "prior_pipe") and self.settings.negative_prompt:
+            if hasattr(self._pipeline, "prior_pipe") and self.settings.negative_prompt is not None:
                 generators *= 2  # the prior doubles the batch, and takes the same noise for both halves
             arguments = self.settings.call_arguments
-            with torch.inference_mode():
+            with torch.random.fork_rng(), torch.inference_mode():
+                torch.manual_seed(seeds[0])  # a scheduler that asks for noise of its own gets the same in the same call
                 return self._pipeline(
                     prompt=prompt, num_images_per_prompt=len(seeds), generator=generators, output_type="np", **arguments
                 ).images
@@ -120,6 +147,26 @@ class DiffusersEngine:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return None
+
+    def _try(self) -> None:
+        """Make one image as all will be made, so that what these settings cannot do is said before work begins."""
+        began = time.monotonic()
+        try:
+            self._call("A photo of a person", [0])
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            name = type(self._pipeline).__name__
+            if _out_of_memory(error):
+                raise EnvironmentFault(
+                    f"not even one image of {name} fits into memory; settings.offload=model, a smaller dtype or "
+                    f"quantization take less: {without_secrets(str(error)).splitlines()[0]}"
+                ) from error
+            if "CUDA error" in str(error) or "HIP error" in str(error):
+                raise
+            log.exception("the trial image failed")
+            raise ConfigError(
+                f"{name} cannot make an image with these settings: {without_secrets(str(error))}"
+            ) from error
+        log.info("one image takes %.1f s", time.monotonic() - began)
 
     def _judged(self, pixels: Any) -> list[bytes | Image.Image | Withheld]:
         finite = np.isfinite(pixels).all(axis=(1, 2, 3))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -13,6 +15,7 @@ from actors.diffusers_settings import DiffusersSettings
 from actors.hub import snapshot
 from actors.weights import need_package
 from results.errors import ConfigError, nearest
+from results.secrets import without_secrets
 
 __all__ = ["load_pipeline"]
 
@@ -36,24 +39,31 @@ def load_pipeline(settings: DiffusersSettings) -> tuple[Any, Checker | None]:
     log.info("device %s: %s", device, "torch sees a GPU" if device == "cuda" else "torch sees no GPU")
     # from its folder in any case: with a revision, diffusers would ask for that of a connected repository too
     source = settings.folder or snapshot(settings.repo, settings.revision, "model_index.json")
+    components = _components(settings, source)
     arguments = _arguments(settings)
+    if settings.safety == "keep" and "safety_checker" in components:
+        log.info("safety checker left out: safety=keep")
+        arguments |= {"safety_checker": None, "requires_safety_checker": False}
     load: Any = AutoPipelineForText2Image.from_pretrained
     load_own_class: Any = DiffusionPipeline.from_pretrained
-    if settings.prior:
-        pipeline = _joined(settings.prior, settings, load_own_class(source, **arguments), arguments)
-    else:
-        try:
-            pipeline = load(source, **arguments)
-        except ValueError as error:
-            if "AutoPipeline" not in str(error):
-                raise
-            log.info("AutoPipelineForText2Image does not know %s; loaded as the class that it names", settings.repo)
-            pipeline = load_own_class(source, **arguments)
+    try:
+        if settings.prior:
+            pipeline = _joined(settings.prior, settings, load_own_class(source, **arguments), arguments)
+        else:
+            try:
+                pipeline = load(source, **arguments)
+            except ValueError as error:
+                if "AutoPipeline" not in str(error):
+                    raise
+                log.info("AutoPipelineForText2Image does not know %s; loaded as the class that it names", settings.repo)
+                pipeline = load_own_class(source, **arguments)
+    except (AttributeError, ImportError, LookupError, TypeError, ValueError) as error:
+        log.exception("loading failed")
+        raise ConfigError(f"'{settings.repo}' cannot be loaded: {_line(error)}") from error
     pipeline.set_progress_bar_config(disable=True)
-    takes = inspect.signature(pipeline.__call__).parameters
-    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
-    for name in settings.call_arguments:
-        if name not in takes and not anything:
+    takes = [p.name for p in inspect.signature(pipeline.__call__).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    for name in ("prompt", "num_images_per_prompt", "generator", "output_type", *settings.call_arguments):
+        if name not in takes:
             raise ConfigError(f"{type(pipeline).__name__} is not called with '{name}'{nearest(name, takes)}")
     if settings.scheduler is not None:
         scheduler = _scheduler(settings, pipeline.scheduler)
@@ -65,9 +75,25 @@ def load_pipeline(settings: DiffusersSettings) -> tuple[Any, Checker | None]:
     if settings.loras:
         scales = [float(lora.get("scale", 1.0)) for lora in settings.loras]
         pipeline.set_adapters([f"lora-{n}" for n in range(len(scales))], adapter_weights=scales)
-    checker = _take_checker(pipeline, device, settings.safety)
+    checker = _take_checker(pipeline, device)
     _place(pipeline, settings, device)
     return pipeline, checker
+
+
+def _components(settings: DiffusersSettings, source: Path | None) -> list[str]:
+    """The pipeline's components; ConfigError for `without` one that it does not have, or a prior without a use."""
+    index: Any = json.loads((source / "model_index.json").read_text()) if source else {}
+    components = [name for name in index if not name.startswith("_")] if isinstance(index, dict) else []
+    for name in settings.without:
+        if name not in components:
+            raise ConfigError(f"without: '{settings.repo}' has no component '{name}'{nearest(name, components)}")
+    if settings.prior and "Kandinsky" not in str(index.get("_class_name")):
+        raise ConfigError(f"prior: a {index.get('_class_name')} takes none")
+    return components
+
+
+def _line(error: BaseException) -> str:
+    return (without_secrets(str(error)).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _arguments(settings: DiffusersSettings) -> dict[str, Any]:
@@ -117,7 +143,10 @@ def _scheduler(settings: DiffusersSettings, own: Any) -> Any:
         known = [n for n in dir(diffusers) if n.endswith("Scheduler") and not n.startswith(("Flax", "_"))]
         raise ConfigError(f"diffusers has no scheduler '{name}'{nearest(name, known)}")
     make: Any = kind
-    made = make.from_config(own.config, **given)
+    try:
+        made = make.from_config(own.config, **given)
+    except (ImportError, LookupError, NotImplementedError, TypeError, ValueError) as error:
+        raise ConfigError(f"scheduler {name}: {_line(error)}") from error
     for key in given:
         if key not in made.config:
             raise ConfigError(f"scheduler {name} has no option '{key}'{nearest(key, made.config)}")
@@ -127,27 +156,36 @@ def _scheduler(settings: DiffusersSettings, own: Any) -> Any:
 def _add_lora(settings: DiffusersSettings, pipeline: Any, lora: Any, name: str) -> None:
     if not hasattr(pipeline, "load_lora_weights"):
         raise ConfigError(f"{type(pipeline).__name__} loads no LoRA")
-    need_package("peft", "peft")
+    from safetensors import SafetensorError
+
     folder = settings.folder_of(lora["repo"])
     given = {"weight_name": lora["weight_name"]} if "weight_name" in lora else {}
     if folder is None:
         given["revision"] = lora.get("revision", "main")
-    pipeline.load_lora_weights(
-        str(folder or lora["repo"]), adapter_name=name, use_safetensors=True, local_files_only=True, **given
-    )
+    try:
+        pipeline.load_lora_weights(
+            str(folder or lora["repo"]), adapter_name=name, use_safetensors=True, local_files_only=True, **given
+        )
+    except (AttributeError, LookupError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"LoRA '{lora['weight_name']}' of '{lora['repo']}' cannot be loaded: {_line(error)}"
+        ) from error
 
 
-def _take_checker(pipeline: Any, device: str, safety: str) -> Checker | None:
-    checker = getattr(pipeline, "safety_checker", None)
-    if checker is None:
+def _take_checker(pipeline: Any, device: str) -> Checker | None:
+    checker: Any = getattr(pipeline, "safety_checker", None)
+    extractor: Any = getattr(pipeline, "feature_extractor", None)
+    if type(checker).__name__ != "StableDiffusionSafetyChecker":
+        if checker is not None:
+            log.info("safety checker %s left in the pipeline: it says nothing to us", type(checker).__name__)
         return None
-    extractor = pipeline.feature_extractor
+    if extractor is None:
+        raise ConfigError(
+            "its safety checker has no feature extractor and cannot see; settings.safety=keep does without"
+        )
     pipeline.register_modules(safety_checker=None)
     if "requires_safety_checker" in pipeline.config:
         pipeline.register_to_config(requires_safety_checker=False)
-    if safety == "keep":
-        log.info("safety checker left out: safety=keep")
-        return None
     checker.to(device)
     log.info("safety checker on: images that it catches are kept and recorded as flagged, and are not asked")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -17,6 +18,8 @@ DTYPES = ("float32", "float16", "bfloat16")
 OFFLOAD = ("none", "model", "sequential")
 SAFETY = ("drop", "keep")
 EMBEDDED: Mapping[str, Path] = {"pictogram": Path(__file__).parent / "pictogram" / "tti"}  #: pipelines that are shipped
+#: where weights lie is not what they are; the rest takes memory, and changes images by the noise of batching at most
+_NO_PIXELS = ("repo", "revision", "prior", "loras", "batch", "offload", "vae_slicing")
 _RESERVED = (
     "prompt", "num_images_per_prompt", "generator", "output_type", "return_dict", "height", "width",
     "num_inference_steps", "guidance_scale", "negative_prompt", "latents",
@@ -94,7 +97,9 @@ class DiffusersSettings:
         if not _whole(self.batch) or self.batch > 8:
             raise ConfigError(f"batch must be a whole number from 1 to 8, got {self.batch!r}")
         if self.guidance is not None and (
-            isinstance(self.guidance, bool) or not isinstance(self.guidance, (int, float)) or not self.guidance >= 0
+            isinstance(self.guidance, bool)
+            or not isinstance(self.guidance, (int, float))
+            or not 0 <= self.guidance < math.inf
         ):
             raise ConfigError(f"guidance must be a number of at least 0, got {self.guidance!r}")
 
@@ -113,10 +118,16 @@ class DiffusersSettings:
             raise ConfigError(f"without must be a list of components, got {self.without!r}")
         if not isinstance(self.loras, (list, tuple)):
             raise ConfigError(f"loras must be a list, got {self.loras!r}")
+        for lora in self.loras:
+            scale = lora.get("scale", 1.0) if isinstance(lora, Mapping) else 1.0
+            if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
+                raise ConfigError(f"loras: scale must be a number, got {scale!r}")
         sources = [("loras", ("repo", "revision", "weight_name", "scale"), lora) for lora in self.loras]
         for what, keys, source in [*sources, *([("prior", ("repo", "revision"), self.prior)] if self.prior else [])]:
-            if not isinstance(source, Mapping) or not isinstance(source.get("repo"), str):
+            if not isinstance(source, Mapping) or not isinstance(source.get("repo"), str) or not source["repo"]:
                 raise ConfigError(f"{what} needs a 'repo': a hub repository or a local folder, got {source!r}")
+            if not isinstance(source.get("revision", "main"), str):
+                raise ConfigError(f"{what}: revision must be text, got {source['revision']!r}; a number needs quotes")
             if what == "loras" and not isinstance(source.get("weight_name"), str):
                 raise ConfigError(f"loras: '{source['repo']}' needs a 'weight_name', its .safetensors file")
             for key in source:
@@ -143,10 +154,24 @@ class DiffusersSettings:
             raise EnvironmentFault(f"no diffusers pipeline in '{path}': model_index.json is missing")
         return path
 
+    def pixels(self) -> dict[str, Any]:
+        """What changes a pixel and is not weights, where it is not the default; the same whatever way it was said."""
+        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NO_PIXELS}
+        said["without"] = sorted(said["without"]) or None
+        said["size"] = list(self.sides) if self.size is not None else None
+        said["guidance"] = None if self.guidance is None else float(self.guidance)
+        defaults = {f.name: f.default for f in fields(self)}
+        return {key: value for key, value in said.items() if value not in (None, {}, defaults[key])}
+
+    @property
+    def sides(self) -> tuple[Any, Any]:
+        """Width and height in pixels; None for the pipeline's own."""
+        return tuple(self.size) if isinstance(self.size, (list, tuple)) else (self.size, self.size)
+
     @cached_property
     def call_arguments(self) -> dict[str, Any]:
         """What the pipeline is called with beside prompt, number, generators and output type."""
-        width, height = self.size if isinstance(self.size, (list, tuple)) else (self.size, self.size)
+        width, height = self.sides
         given = {
             "height": height,
             "width": width,

@@ -20,7 +20,8 @@ from results.store import IMAGES, Store
 
 __all__ = ["BLANK", "ImageBatch", "TTIActor", "read_images"]
 
-BLANK = "blank"
+BLANK, FLAGGED = "blank", "flagged"  #: why an image is withheld
+VAIN = 3  #: batches in a row that were made once more and were blank again, before that is given up
 EVEN = 2  #: grey levels between the darkest and the lightest pixel of an image that shows nothing
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class TTIActor:
     def __init__(self, name: str, engine: str, settings: Mapping[str, Any], store: str, threads: int, log: str) -> None:
         self._args = name, engine, settings
         self._store = Store(store)
+        self._vain = 0
         self._made: dict[str, list[bytes | Image.Image | Withheld]] = {}  # what waits for its commit
         begin(name, log, threads)
 
@@ -65,9 +67,10 @@ class TTIActor:
         """
         began = time.monotonic()
         made = self._attempt(batch)
-        if any(isinstance(image, Withheld) and image.reason == BLANK for image in made):
-            log.warning("a blank image in %s; made once more", batch.shard)
+        if _blanks(made) and self._vain < VAIN:
+            log.warning("%d blank images in %s; made once more", _blanks(made), batch.shard)
             made = self._attempt(batch)
+            self._vain = self._vain + 1 if _blanks(made) else 0
         self._made[batch.shard] = made
         return time.monotonic() - began
 
@@ -79,17 +82,26 @@ class TTIActor:
         return [_sound(seed, image) for seed, image in zip(batch.seeds, made, strict=True)]
 
     def commit(self, batch: ImageBatch) -> tuple[int, list[bytes | Withheld]]:
-        """Encode and commit what `generate` made; how many images, and them encoded *as the store holds them*."""
+        """Encode and commit what `generate` made; how many are blank, and all *as the store holds them*."""
         table = _table(batch, self._made.pop(batch.shard))
         if not self._store.commit(batch.shard, table):
             table = self._store.read(batch.shard)
         images = _images(table, batch.shard, batch.image_keys)
-        return len(images), images
+        return _blanks(images), images
+
+
+def _blanks(images: Sequence[bytes | Image.Image | Withheld]) -> int:
+    return sum(isinstance(image, Withheld) and image.reason == BLANK for image in images)
 
 
 def _sound(seed: int, made: Any) -> bytes | Image.Image | Withheld:
     """What an engine made of one seed, withheld as blank if every pixel is the same; TypeError if it is no image."""
     if isinstance(made, Withheld):
+        if made.reason not in (BLANK, FLAGGED):
+            raise TypeError(
+                f"the engine withheld the image of seed {seed} for '{made.reason}'; known: {BLANK}, {FLAGGED}"
+            )
+        _sound(seed, made.image)  # an image it must be
         return made
     if isinstance(made, Image.Image):
         image = made
@@ -100,7 +112,10 @@ def _sound(seed: int, made: Any) -> bytes | Image.Image | Withheld:
         except OSError as error:  # Pillow's own are of this kind
             raise TypeError(f"the engine made no image of seed {seed}: {error}") from None
     else:
-        raise TypeError(f"the engine made no image of seed {seed}: expected encoded bytes, got {type(made).__name__}")
+        kind = type(made).__name__
+        raise TypeError(f"the engine made no image of seed {seed}: expected encoded bytes or a PIL image, got {kind}")
+    if image.mode in ("P", "PA"):  # numbers of colours
+        image = image.convert("RGB")
     extrema: Any = image.getextrema() if len(image.getbands()) > 1 else [image.getextrema()]
     return Withheld(made, BLANK) if all(high - low <= EVEN for low, high in extrema) else made
 

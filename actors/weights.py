@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -37,14 +38,24 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHOWN = 4  #: lacking files that a message names
 
 
-def content_identity(folder: Path) -> str:
-    """SHA-256 over names and contents of a model's files, so that weights changed in place are other weights."""
+def content_identity(folder: Path, only: str = "") -> str:
+    """SHA-256 over names and contents of a model's files (or `only` one), so that weights changed are other weights."""
     digest = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.suffix in _CONTENT and p.is_file()):
+    for path in [folder / only] if only else sorted(_files(folder)):
         with path.open("rb") as file:
             name = path.relative_to(folder).as_posix()
             digest.update(f"{name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return digest.hexdigest()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files that decide about a model's output; folders that are links are followed, each once."""
+    seen = set()
+    for home, _, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(home)) in seen:
+            continue
+        seen.add(real)
+        yield from (path for name in names if (path := Path(home, name)).suffix in _CONTENT and path.is_file())
 
 
 def need_package(package: str, install: str) -> None:
@@ -96,10 +107,12 @@ def connected_pipelines(folder: Path) -> list[str]:
 
     card = folder / "README.md"
     try:
-        prior = (metadata_load(card) or {}).get("prior", []) if card.is_file() else []
+        prior = (metadata_load(card) or {}).get("prior") if card.is_file() else None
     except (ValueError, yaml.YAMLError):
         return []  # diffusers reads the cards of decoders alone
-    return [prior] if isinstance(prior, str) else list(prior)
+    if not isinstance(prior, (str, list)):
+        return []
+    return [name for name in ([prior] if isinstance(prior, str) else prior) if isinstance(name, str)]
 
 
 def _need_alone(repo: str, revision: str, variant: str | None, folder: Path | None, without: Collection[str]) -> Path:

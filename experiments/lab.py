@@ -31,7 +31,7 @@ class Answers:
     value: Mapping[str, NDArray[np.int64]]
     probability: Mapping[str, NDArray[np.float64]]
     vlm: str = ""
-    ambiguous: int = 0  #: images whose composite axis (disability) had more than one yes
+    ambiguous: tuple[int, ...] = ()  #: n numbers of composite axes (disability) with more than one yes
     withheld: tuple[
         str, ...
     ] = ()  #: n reasons, "" for an image that was asked, else blank or flagged: no person either

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from experiments.dataset import Axis, Dataset, Question
 from experiments.lab import Answers, Observations
@@ -61,7 +64,7 @@ def read_replies(
     person, person_probability = np.array([not reason for reason in withheld]), np.full(n, np.nan)
     value = {axis.name: np.full(n, -1, np.int64) for axis in dataset.axes}
     probability = {axis.name: np.full(n, np.nan) for axis in dataset.axes}
-    ambiguous = 0
+    ambiguous = [0] * n
     try:
         for i, key in enumerate(image_keys):
             if withheld[i]:
@@ -74,12 +77,12 @@ def read_replies(
             for axis in dataset.axes:
                 attribute, chance, unclear = _attribute(axis, {q.text: said[key, q.text] for q in axis.questions})
                 value[axis.name][i], probability[axis.name][i] = axis.attributes.index(attribute), chance
-                ambiguous += unclear
+                ambiguous[i] += unclear
     except KeyError as error:
         raise StoreError(f"an answers shard lacks an answer: {error}") from error
     return Answers(
         np.asarray(index, np.int64), np.asarray(seeds, np.int64), tuple(image_keys), person, person_probability,
-        value, probability, vlm, ambiguous, withheld,
+        value, probability, vlm, tuple(ambiguous), withheld,
     )  # fmt: skip
 
 
@@ -111,19 +114,22 @@ def observations_of(
     answers = Answers(
         index=np.concatenate([b.index for b in batches])[keep],
         seed=np.concatenate([b.seed for b in batches])[keep],
-        image_key=tuple(np.array([key for b in batches for key in b.image_key])[keep].tolist()),
+        image_key=_kept(keep, [b.image_key for b in batches]),
         person=person,
         person_probability=np.concatenate([b.person_probability for b in batches])[keep],
         value=value,
         probability={a.name: np.concatenate([b.probability[a.name] for b in batches])[keep] for a in dataset.axes},
         vlm=batches[0].vlm,
-        ambiguous=sum(b.ambiguous for b in batches),
-        withheld=tuple(
-            np.array([reason for b in batches for reason in b.withheld or ("",) * len(b.index)])[keep].tolist()
-        ),
+        ambiguous=_kept(keep, [b.ambiguous or (0,) * len(b.index) for b in batches]),
+        withheld=_kept(keep, [b.withheld or ("",) * len(b.index) for b in batches]),
     )
     counts = {
         a.name: np.bincount(value[a.name][value[a.name] >= 0], minlength=len(a.attributes)).astype(np.float64)
         for a in dataset.axes
     }
     return Observations(prompt, counts, asked=len(person), dropped=int((~person).sum()), answers=answers)
+
+
+def _kept(keep: NDArray[np.bool_], batches: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    """What the images that are kept have of something that every image of every batch has."""
+    return tuple(itertools.compress(itertools.chain.from_iterable(batches), keep))

@@ -144,7 +144,7 @@ def _undefined(counted: Tally) -> Iterator[Undefined]:
 
 def _why(counted: Tally, group: int, cell: int) -> str:
     asked = counted.asked[group, cell]
-    lack = f"none of its {asked} images shows a person" if asked else "no images"
+    lack = f"none of its {asked} images counts (no person, or withheld)" if asked else "no images"
     return f"{_cell_name(counted, cell)}: {lack}"
 
 

@@ -123,7 +123,7 @@ def _lack(cell: Cell, target: str, images: Mapping[Cell, tuple[int, int]]) -> st
     if not asked:
         lack = "no images"
     elif dropped == asked:
-        lack = f"none of its {asked} images shows a person"
+        lack = f"none of its {asked} images counts (no person, or withheld)"
     else:
         lack = f"no image answers {target}"
     return f"{f'{cell[0]} = {cell[1]}' if cell[0] else 'initial prompt'}: {lack}"

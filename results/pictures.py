@@ -12,7 +12,7 @@ from PIL import Image
 from results.errors import StoreError
 from results.identity import batch_key, image_seed
 from results.record import FIRST
-from results.store import Store, shard_folder
+from results.store import Store
 
 __all__ = ["Album", "Picture"]
 
@@ -38,12 +38,15 @@ class Album:
     def __init__(self, store: str, models: Mapping[str, str], seed: int) -> None:
         self._store, self._models = Store(store), models
         self._seeds = [image_seed(seed, index) for index in range(FIRST)]
+        self._folders: dict[str, str] = {}
         self.size = 0
 
     def pictures(self, model: str, prompt: str, image_keys: Sequence[str]) -> list[Picture]:
         """The images `image_keys` of the first batch of a prompt. What is not there is a Picture without a URI."""
         identity = self._models.get(model, "")
-        shard = f"{shard_folder('images', model, identity)}/{batch_key(identity, prompt, '', self._seeds)}.parquet"
+        if model not in self._folders:
+            self._folders[model] = self._store.folder("images", model, identity)
+        shard = f"{self._folders[model]}/{batch_key(identity, prompt, '', self._seeds)}.parquet"
         try:
             table = self._store.read(shard).select(["image_key", "image"])
         except FileNotFoundError:

@@ -8,10 +8,11 @@ import re
 __all__ = ["without_secrets"]
 
 _VARIABLE = re.compile(r"(?:TOKEN|SECRET|PASSWORD|_KEY)$")  #: environment variables whose values are secret
-_LEAST = 8  #: characters; what is shorter is a word like any other
+_LEAST = 16  #: characters; what is shorter is a word like any other
 _SHAPES = (
     (re.compile(r"\bhf_[A-Za-z0-9]{16,}"), "hf_***"),
-    (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}"), r"\1***"),
+    (re.compile(r"(?i)\b((?:bearer|basic)[:\s]+)[\w.~+/=-]{8,}"), r"\1***"),
+    (re.compile(r"(?i)\b((?:x-)?api[-_]?key['\"]?\s*[:=]\s*['\"]?)[\w.~+/=-]{8,}"), r"\1***"),
     (re.compile(r"(\w://)[^/\s@'\"]+@"), r"\1***@"),
     (re.compile(r"(?i)([?&][^=&\s'\"]*(?:token|secret|sig|key|password|credential)[^=&\s'\"]*=)[^&\s'\"]+"), r"\1***"),
 )

@@ -13,6 +13,7 @@ hex digits that were zeros when the hash was taken, so that no flipped byte goes
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -133,6 +134,10 @@ class Store:
                 os.replace(aside, path)
             _fsync_folder(folder)
             return True
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise EnvironmentFault(f"store '{self.root}' is full: {error.strerror}; make room and go on") from error
+            raise
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(aside)
@@ -176,6 +181,13 @@ class Store:
                 f"{kind}/{i.base_name}" for i in self._fs.get_file_info(selector) if i.type == fs.FileType.Directory
             ]
         return sorted(found)
+
+    def folder(self, kind: str, name: str, identity: str) -> str:
+        """Where a model's images or a VLM's answers lie, whatever it was called when the first of them came."""
+        there = [
+            folder for folder in self.folders() if folder.startswith(f"{kind}/") and folder.endswith(f"-{identity}")
+        ]
+        return there[0] if there else shard_folder(kind, name, identity)
 
     def verify(self) -> Iterator[tuple[str, Problem | None]]:
         """Check every byte of every shard: (name, None) for a sound one, (name, problem) for what is not."""

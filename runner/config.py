@@ -8,6 +8,7 @@ refused with the nearest known name.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -139,10 +140,15 @@ def load_named(schema: type[Schema], kind: str, entry: Any, search: Sequence[Pat
     for key in ("name", "engine"):
         if not getattr(loaded, key):
             raise ConfigError(f"{where}: a {what} needs a '{key}'")
-    settings = str(getattr(loaded, "settings", ""))
-    if without_secrets(settings) != settings:
+    settings = getattr(loaded, "settings", {})
+    named = [key for key, value in settings.items() if value and re.search(r"(?i)token$|secret|password|api_?key", key)]
+    if named or without_secrets(str(settings)) != str(settings):
         raise ConfigError(f"{where}: settings hold a token or password; set it in the environment (HF_TOKEN)")
-    for number, least in (("gpus", 0), ("cpus", 0), ("threads", 1), ("memory_gb", 0), ("load_seconds", 0)):
+    if len(loaded.name) > 100 or not loaded.name.isprintable():
+        raise ConfigError(f"{where}: name must be printable and have at most 100 letters, got {loaded.name!r}")
+    numbers = [f.name for f in fields(loaded) if f.type in ("int", "float")]
+    for number in numbers:
+        least = 1 if number == "threads" else 0
         if not least <= getattr(loaded, number) < math.inf:
             raise ConfigError(f"{where}: {number} must be at least {least}, got {getattr(loaded, number)}")
     return loaded
@@ -224,6 +230,8 @@ def _plain(config: Any, where: str) -> Mapping[str, Any]:
 
 def _structured(schema: type[Schema], values: Mapping[str, Any], where: str) -> Schema:
     _check_keys(schema, values, where, "")
+    if not isinstance(values.get("settings", {}), Mapping):
+        raise ConfigError(f"{where}: settings must be a mapping, got {values['settings']!r}")
     try:
         merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(_escaped(values)))
         return cast(Schema, OmegaConf.to_object(merged))

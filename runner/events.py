@@ -57,6 +57,7 @@ class Events:
         self.began = time.monotonic()
         self.served: dict[str, Mapping[str, Any]] = {}  #: by replica of the VLM, what its engine measured of itself
         self._show = show
+        self._blank: set[str] = set()  #: models of which a blank image has been told
 
     def _tell(self, kind: str, **fields: Any) -> None:
         try:
@@ -100,11 +101,17 @@ class Events:
         self.counts.batches_done += 1
         self._tell("failed", cell=batch.label, stage=error.stage, error=error.error, message=str(error))
 
+    def blank(self, batch: Batch, images: int) -> None:
+        """A batch that was made has blank images: the first of a model is told at once, all are at the end."""
+        if images and batch.model not in self._blank:
+            self._blank.add(batch.model)
+            self.note(f"{batch.label}: {images} blank images (NaN, or one even colour); later ones are told at the end")
+
     def withheld(self, images: pd.DataFrame) -> None:
         """Images that were made and not asked, a row a cell: a blank one is a failure, a flagged one a finding."""
         for row in images[images["blank"] > 0].to_dict("records"):
             where = f"{row['source_axis']}={row['source_value']}" if row["source_axis"] else "initial prompt"
-            message = f"{row['blank']} of {row['images']} images are blank (NaN, or one even colour), made twice"
+            message = f"{row['blank']} of {row['images']} images are blank (NaN, or one even colour) and count nowhere"
             label = f"{row['model']} / {row['subject']} / {where}"
             self.counts.failures.append(Failure(label, "generate", "blank", 2, message))
             self._tell("failed", cell=label, stage="generate", error="blank", message=message)

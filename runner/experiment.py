@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -20,7 +20,7 @@ from experiments.dataset import Dataset, load_dataset
 from experiments.questionnaire import Questionnaire, questionnaire_of
 from results.errors import ConfigError, nearest
 from results.identity import digest, questionnaire_key
-from results.store import shard_folder
+from results.store import Store
 from runner.config import (
     CONFIGS,
     ClusterConfig,
@@ -132,8 +132,9 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
     for spec in specs:
         if spec.truth is not None and spec.truth not in WORLDS:
             raise ConfigError(f"{spec.name}: truth: no pictogram world '{spec.truth}'{nearest(spec.truth, WORLDS)}")
-    models = tuple(_served(spec, "images", TTI_ENGINES) for spec in specs)
-    vlm = _served(load_named(VLMConfig, "vlms", config.vqa, search), "answers", VQA_ENGINES)
+    store = Store(_absolute(config.store or "outputs/store"))
+    models = tuple(_served(spec, "images", TTI_ENGINES, search, store) for spec in specs)
+    vlm = _served(load_named(VLMConfig, "vlms", config.vqa, search), "answers", VQA_ENGINES, search, store)
     for question in questionnaire_of(dataset).all:
         if vlm.spec.questions and question.text not in vlm.spec.questions:
             raise ConfigError(
@@ -150,7 +151,7 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
         images=config.images,
         seed=config.seed,
         settings=settings,
-        store=_absolute(config.store or "outputs/store"),
+        store=store.root,
         run=Path(_absolute(config.run or f"outputs/{config.name}")),
         cluster=config.cluster,
     )
@@ -163,21 +164,21 @@ def analysis_settings(overrides: Sequence[str]) -> Settings:
     return make_settings(dataset, config.metric, config.targets, config.intervention)
 
 
-def _served(spec: Spec, kind: str, engines: Mapping[str, str]) -> Served[Spec]:
+def _served(spec: Spec, kind: str, engines: Mapping[str, str], search: Sequence[Path], store: Store) -> Served[Spec]:
     engine = engine_class(spec.engine, engines)
-    if hasattr(engine, "identity"):
-        extra = engine.identity(spec.settings)
-    elif ":" in spec.engine:  # an engine of the user's own: changed code makes other images
-        extra = {"code": hashlib.sha256(inspect.getsource(inspect.getmodule(engine) or engine).encode()).hexdigest()}
-    else:
-        extra = {}
+    if hasattr(engine, "absolute"):
+        spec = replace(spec, settings=engine.absolute(spec.settings, [*search, Path.cwd()]))
+    extra = engine.identity(spec.settings) if hasattr(engine, "identity") else {}
+    if ":" in spec.engine:  # an engine of the user's own: changed code makes other images
+        code = inspect.getsource(inspect.getmodule(engine) or engine)
+        extra = {**extra, "code": hashlib.sha256(code.encode()).hexdigest()}
     inert: frozenset[str] = getattr(engine, "inert", frozenset())
     settings = {key: value for key, value in spec.settings.items() if key not in inert}
     try:
         identity = digest("model", {"engine": spec.engine, "settings": settings, "extra": extra})
     except TypeError as error:
         raise ConfigError(f"{spec.name}: settings: {error}") from None
-    return Served(spec, identity, shard_folder(kind, spec.name, identity))
+    return Served(spec, identity, store.folder(kind, spec.name, identity))
 
 
 def _absolute(place: str) -> str:

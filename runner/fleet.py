@@ -43,19 +43,25 @@ class Replica:
     alive: bool = True
     ready: bool = False
     at_work: list[str] = field(default_factory=list)  #: batches in the order of their submission: the first one runs
+    writing: list[str] = field(default_factory=list)  #: batches that the model is done with, and not yet the replica
     killer: str = ""  #: the batch that ran when it died, as far as can be told: a reply may be lost with its replica
 
     def computed(self, label: str) -> None:
-        """The model is done with a batch, which may still have to be written."""
-        if label in self.at_work:
-            self.at_work.remove(label)
+        """The model is done with a batch, which has still to be written."""
+        self.at_work.remove(label)
+        self.writing.append(label)
+
+    def done(self, label: str) -> None:
+        for batches in (self.at_work, self.writing):
+            if label in batches:
+                batches.remove(label)
 
 
 class Pool:
     """`size` replicas of one actor. `make(name)` starts one; its `load` must return before it gets work.
 
     Replicas that die on end break a pool. A `vital` one (the VLM's) ends the run with that; any other fails what it is
-    given from then on.
+    given from then on. `fatal` is told at once of what no retry mends: a wrong setting, a machine that cannot do it.
     """
 
     def __init__(
@@ -67,7 +73,9 @@ class Pool:
         attempts: int,
         events: Events,
         vital: bool = True,
+        fatal: Callable[[SeesawError], None] = lambda _: None,
     ) -> None:
+        self._fatal = fatal
         self.name, self._make, self._size, self._in_flight, self._attempts = name, make, size, in_flight, attempts
         self._events, self._vital = events, vital
         self._slots: asyncio.Queue[Replica | None] = asyncio.Queue()  # None wakes whoever waits in a broken pool
@@ -94,8 +102,7 @@ class Pool:
         """
         last: BaseException | None = None
         tries = 0
-        attempts = 1 if self._barren >= BARREN else self._attempts
-        while tries < attempts:
+        while tries < (1 if self._barren >= BARREN else self._attempts):
             replica = await self._slot()
             replica.at_work.append(label)
             tries += 1
@@ -109,13 +116,14 @@ class Pool:
             except RayError as error:
                 last = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
                 if isinstance(last, SeesawError) and last.exit_code in (2, 4):
+                    self._fatal(last)
                     raise last from None
                 self._events.note(f"{label}: {stage} failed on {replica.name} (try {tries}): {_brief(last)}")
             else:
                 self._fruitless = self._barren = 0
                 return result
             finally:
-                replica.computed(label)
+                replica.done(label)
                 if replica.alive:
                     self._slots.put_nowait(replica)
         assert last is not None
@@ -161,11 +169,13 @@ class Pool:
             self._lost(replica, error)
         except RayError as error:
             cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+            if not isinstance(cause, SeesawError):  # a device that its last process still holds, perhaps
+                self._lost(replica, cause)
+                return
             replica.alive = False
             self._replicas.discard(replica)
             ray.kill(replica.actor)
-            self._do_without(cause if isinstance(cause, SeesawError) else EnvironmentFault(
-                f"{self.name} cannot be loaded: {_brief(cause)}; the whole error is in the run's logs"))  # fmt: skip
+            self._do_without(cause)
         else:
             replica.ready, self._stillborn = True, 0
             self._events.replica(self.name, replica.name, about)
@@ -177,7 +187,7 @@ class Pool:
         if not replica.alive:
             return
         replica.alive = False
-        replica.killer = replica.at_work[0] if replica.at_work else ""
+        replica.killer = next(iter([*replica.writing, *replica.at_work]), "")
         self._replicas.discard(replica)
         if replica.actor is not None:
             ray.kill(replica.actor)  # Ray also reports an actor as lost that it cannot reach; it must not live on
@@ -208,6 +218,8 @@ class Pool:
     def _break(self, error: BaseException) -> None:
         self._broken = self._broken or error
         self._slots.put_nowait(None)
+        if isinstance(error, SeesawError) and not isinstance(error, BatchFailed):
+            self._fatal(error)
 
     async def metrics(self) -> None:
         """Tell what the engines of living replicas measured of themselves."""
@@ -241,7 +253,8 @@ class Fleet:
     """One pool a model and one for the VLM."""
 
     def __init__(self, experiment: Experiment, logs: Path, events: Events) -> None:
-        self._experiment, self._logs = experiment, str(logs.absolute())
+        self._experiment, self._logs, self._events = experiment, str(logs.absolute()), events
+        self.fault: SeesawError | None = None  #: what ended the run for all, if anything did
         cluster = experiment.cluster
         asked = experiment.questionnaire
         self._questionnaire = Questionnaire(
@@ -251,7 +264,7 @@ class Fleet:
 
         def pool(spec: ModelConfig | VLMConfig, make: Callable[[str], Any]) -> Pool:
             size, vital = cluster.replicas.get(spec.name, 1), isinstance(spec, VLMConfig)
-            return Pool(spec.name, make, size, cluster.in_flight, cluster.attempts, events, vital)
+            return Pool(spec.name, make, size, cluster.in_flight, cluster.attempts, events, vital, self._end)
 
         self._pools = {model.name: pool(model.spec, self._tti(model.spec)) for model in experiment.models}
         self._vqa = pool(experiment.vlm.spec, self._vlm(experiment.vlm.spec))
@@ -290,8 +303,8 @@ class Fleet:
             await replica.actor.generate.remote(task)
             replica.computed(batch.label)
             commit = replica.actor.commit.options(num_returns=2, concurrency_group=WRITING)
-            written, images = commit.remote(task)
-            await written
+            blanks, images = commit.remote(task)
+            self._events.blank(batch, await blanks)
             return images
 
         return await self._need(self._pools[batch.model]).call(batch.label, "generate", submit)
@@ -304,6 +317,13 @@ class Fleet:
             return await replica.actor.answer.remote(task, images if first else None)
 
         return await self._need(self._vqa).call(batch.label, "ask", submit)
+
+    def _end(self, fault: SeesawError) -> None:
+        """Begin nothing more: somebody has to do something about this, and had better hear of it now than in days."""
+        if self.fault is None:
+            self.fault = fault
+            self._events.note(f"stopping, what is in flight is finished and kept: {fault}")
+            self.stop()
 
     async def metrics(self) -> None:
         await self._vqa.metrics()

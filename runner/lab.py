@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from experiments.lab import Answers, Observations
 from experiments.prompts import Prompt
@@ -102,7 +103,7 @@ class FleetLab:
                 self._events.failed(batch, failed)
                 raise failed from error
             self._answers.add(batch.answers)
-            self._events.answers(replies.num_rows)
+            self._events.answers(pc.sum(pc.not_equal(replies["question"], "")).as_py() or 0)
             return read
 
     async def _replies(self, batch: Batch) -> pa.Table:

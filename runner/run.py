@@ -16,7 +16,7 @@ import pyarrow as pa
 from experiments.analysis import answer_rows, write_analysis
 from experiments.lab import Observations
 from experiments.sweep import sweep, withheld_images
-from results.errors import Interrupted
+from results.errors import Interrupted, SeesawError
 from results.report import write_report
 from results.store import Store
 from results.tables import ANSWERS, FAILURES, WITHHELD, table_of, write_csv, write_table
@@ -58,6 +58,7 @@ def run_sweep(experiment: Experiment, show: Callable[[str, Mapping[str, Any], Co
         )
         _stop_on_signals()
         begun = False  # a run that never got to work leaves no record: the directory stays free for another try
+        known = (directory.path / "run.json").exists()
         try:
             with diverted(directory.logs / "driver.log"), connected(experiment):
                 _stop_on_signals()  # Ray has put its own handler there
@@ -71,8 +72,11 @@ def run_sweep(experiment: Experiment, show: Callable[[str, Mapping[str, Any], Co
         except (Interrupted, KeyboardInterrupt) as stopped:
             _ended(directory, events, "interrupted", began, begun)
             raise Interrupted(str(stopped) or "stopped; the same command goes on where this one was") from None
-        except BaseException:
+        except BaseException as error:
             _ended(directory, events, "failed", began, begun)
+            counts = events.counts
+            if isinstance(error, SeesawError) and not (known or counts.images_made or counts.batches_done):
+                directory.forget()
             raise
         return _ended(directory, events, state, began)
 
@@ -139,6 +143,10 @@ async def _observe(
         return observed
     except asyncio.CancelledError:
         raise Interrupted("stopped at once; the same command goes on where this one was") from None
+    except Interrupted:
+        if fleet.fault is not None:
+            raise fleet.fault from None
+        raise
     finally:
         await fleet.close()
 
@@ -170,7 +178,7 @@ def _write(
     summary = write_analysis(answers.to_pandas(), directory.path, experiment.settings, models, withheld=dropped)
     write_truth(experiment)
     warnings = summary.warnings()
-    ambiguous = sum(cell.answers.ambiguous for cells in observed.values() for cell in cells if cell.answers)
+    ambiguous = sum(sum(cell.answers.ambiguous) for cells in observed.values() for cell in cells if cell.answers)
     if ambiguous:
         warnings.append(f"{ambiguous:,} images claimed several attributes of a composite axis; the likeliest counts")
     for line in warnings[:SHOWN]:

@@ -77,6 +77,11 @@ class RunDirectory:
                 + "\ngive another with run=DIR, or the config as it was (models, subjects and images may be added)"
             )
 
+    def forget(self) -> None:
+        """Leave the directory free for another try: nothing was done in it yet."""
+        for name in ("run.json", "config.yaml"):
+            (self.path / name).unlink(missing_ok=True)
+
     def finished(self) -> bool:
         """True when exactly this experiment came to its end here, without failures, and its files are as then."""
         try:

@@ -49,7 +49,8 @@ def show_status(run: Path, as_json: bool) -> None:
         "killed": "its driver was killed; the same command resumes",
         "interrupted": "stopped on request; the same command resumes",
         "failed": "ended with an error; the same command resumes",
-        "partial": "done, but some cells failed; the same command tries them again",
+        "reporting": "all is measured; the same command writes the report",
+        "partial": "done, but some cells failed; the same command tries again what may succeed",
         "done": "complete",
     }.get(state, state)
     console.print(f"[b]{escape(experiment.name)}[/b] ({escape(str(run))}): {meaning}")

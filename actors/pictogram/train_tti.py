@@ -262,7 +262,8 @@ def save(unet: Any, text: Any, tokenizer: Any) -> None:
     ).save_pretrained(TTI)
 
 
-def train_unet(minutes: float, seed: int, bank: int) -> None:
+def train_unet(minutes: float, seed: int, bank: int, more: bool) -> None:
+    """From nothing; or `more` of it, from the weights that are there and at a lower rate, on fresh images."""
     torch.manual_seed(seed)
     tokenizer = CLIPTokenizer.from_pretrained(TTI / "tokenizer")
     load: Any = AutoencoderKL.from_pretrained
@@ -270,17 +271,26 @@ def train_unet(minutes: float, seed: int, bank: int) -> None:
     latents, tokens = latents_of(vae, WORLDS[WORLD], bank, seed, tokenizer)
     print(f"deviation of the latents {latents.float().std((0, 2, 3)).tolist()}", flush=True)
     nothing = tokenize(tokenizer, [""])[0]
+    weight = torch.ones(8, 8)  # by place; any weight has the same minimum, and the head's six colours are learnt last
+    weight[0:3, 2:6] = 5.0
+    weight /= weight.mean()
     unet = new_unet()
     unet.to(memory_format=torch.channels_last)
     text: Any = new_text_encoder(tokenizer)
+    peak = 8e-4
+    if more:
+        load_unet: Any = UNet2DConditionModel.from_pretrained
+        unet.load_state_dict(load_unet(TTI / "unet").state_dict())
+        text.load_state_dict(CLIPTextModel.from_pretrained(TTI / "text_encoder").state_dict())
+        peak = 6e-4
     both = nn.ModuleDict({"unet": unet, "text": text})
     print(f"UNet and text encoder: {sum(p.numel() for p in both.parameters()) / 1e6:.2f} M parameters", flush=True)
     mean = copy.deepcopy(both).requires_grad_(False)
-    optimiser = torch.optim.AdamW(both.parameters(), lr=8e-4, betas=(0.9, 0.98), weight_decay=0.01)
+    optimiser = torch.optim.AdamW(both.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
     began, step, losses, at, order = time.monotonic(), 0, [], bank, torch.empty(0)
     while (done := (time.monotonic() - began) / (60 * minutes)) < 1:
         for group in optimiser.param_groups:
-            group["lr"] = 8e-4 * _rate(done)
+            group["lr"] = peak * _rate(done)
         if at + 64 > bank:
             at, order = 0, torch.randperm(bank)
         pick = order[at : at + 64]
@@ -291,9 +301,8 @@ def train_unet(minutes: float, seed: int, bank: int) -> None:
         s = SHIFT * u / (1 + (SHIFT - 1) * u)
         noise = torch.randn_like(x)
         mixed = torch.lerp(x, noise, s[:, None, None, None]).contiguous(memory_format=torch.channels_last)
-        with torch.autocast("cpu", torch.bfloat16):
-            v = unet(mixed, s * 1000, text(ids).last_hidden_state).sample
-        loss = F.mse_loss(v.float(), noise - x)
+        v = unet(mixed, s * 1000, text(ids).last_hidden_state).sample  # in bfloat16 the backward pass is slower here
+        loss = (weight * (v - (noise - x)) ** 2).mean()
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(both.parameters(), 1.0)
@@ -317,6 +326,7 @@ def main() -> None:
     parser.add_argument("stage", choices=["tokenizer", "vae", "unet"])
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--bank", type=int, default=200_000)
+    parser.add_argument("--more", action="store_true", help="go on from the weights that are there")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if args.stage == "tokenizer":
@@ -324,7 +334,7 @@ def main() -> None:
     elif args.stage == "vae":
         train_vae(args.minutes or 15.0, args.seed)
     else:
-        train_unet(args.minutes or 50.0, args.seed, args.bank)
+        train_unet(args.minutes or 50.0, args.seed, args.bank, args.more)
 
 
 if __name__ == "__main__":

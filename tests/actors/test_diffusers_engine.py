@@ -1,6 +1,7 @@
 """The diffusers engine on a real StableDiffusionPipeline, tiny and untrained, saved to and loaded from a folder."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from actors.diffusers_engine import DiffusersEngine
 from actors.diffusers_settings import DiffusersSettings
 from actors.engines import TTI_ENGINES, Withheld
 from results.errors import ConfigError, EnvironmentFault
+from results.store import Store
 from runner.config import ModelConfig
 from runner.experiment import _served
 
@@ -124,14 +126,19 @@ def test_a_scheduler_of_one_s_own_starts_from_the_repository_s_configuration(fol
             DiffusersEngine({"repo": folder, "scheduler": wrong})
 
 
-def test_options_for_memory_change_no_image_and_no_identity(folder):
+def test_options_for_memory_change_no_image_and_no_identity(folder, tmp_path):
     plain = {"repo": folder, "size": 16, "steps": 2}
     sliced = {**plain, "vae_slicing": True, "offload": "model", "batch": 2}
     assert same(DiffusersEngine(plain).generate("a", [1, 2, 3]), DiffusersEngine(sliced).generate("a", [1, 2, 3]), 2)
     spec = ModelConfig(name="m", engine="diffusers", settings=plain)
-    identity = _served(spec, "images", TTI_ENGINES).identity
-    assert _served(replace(spec, settings=sliced), "images", TTI_ENGINES).identity == identity
-    assert _served(replace(spec, settings={**plain, "dtype": "bfloat16"}), "images", TTI_ENGINES).identity != identity
+
+    def identity(settings: dict) -> str:
+        return _served(replace(spec, settings=settings), "images", TTI_ENGINES, [], Store(tmp_path)).identity
+
+    same_thing = {**sliced, "dtype": "float32", "size": [16, 16], "call": {}, "variant": None, "safety": "drop"}
+    assert identity(sliced) == identity(same_thing) == identity(plain)
+    for other in ({"dtype": "bfloat16"}, {"size": 24}, {"steps": 3}, {"safety": "keep"}, {"call": {"eta": 0.5}}):
+        assert identity({**plain, **other}) != identity(plain)
 
 
 def test_a_lora_is_loaded_with_its_scale_and_is_part_of_the_identity(folder, tmp_path):
@@ -162,8 +169,57 @@ def test_options_for_speed_that_a_pipeline_does_not_have_are_named(folder):
     assert same(DiffusersEngine(fast).generate("a nurse", [1, 2]), plain, grey=2)
     with pytest.raises(ConfigError, match=r"attention 'nativ'.*_native"):
         DiffusersEngine({**fast, "attention": "nativ"})
-    with pytest.raises(ConfigError, match="StableDiffusionPipeline is not called with 'guidence'"):
-        DiffusersEngine({**fast, "call": {"guidence": 3}})
+
+
+def test_noise_that_a_scheduler_draws_itself_is_the_same_again(folder):
+    scheduler = {"class": "EulerAncestralDiscreteScheduler"}
+    engine = DiffusersEngine({"repo": folder, "size": 16, "steps": 4, "scheduler": scheduler})
+    step, plain = engine._pipeline.scheduler.step, []
+
+    def without_generator(*args, **given):
+        given.pop("generator", None)  # as the pipelines of SD3 and FLUX call it
+        plain.append(1)
+        return step(*args, **given)
+
+    engine._pipeline.scheduler.step = without_generator
+    first = engine.generate("a nurse", [1, 2])
+    torch.rand(5)
+    assert same(engine.generate("a nurse", [1, 2]), first)
+    assert plain
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"size": 17}, "cannot make an image with these settings.*divisible by"),
+        ({"steps": 5000}, "cannot make an image with these settings"),
+        ({"call": {"clip_skip": 99}}, "cannot make an image with these settings"),
+        ({"call": {"guidence": 3}}, "StableDiffusionPipeline is not called with 'guidence'"),
+        ({"without": ["unett"]}, "no component 'unett'; did you mean 'unet'"),
+        ({"without": ["unet"]}, "cannot"),
+        ({"prior": {"repo": "FOLDER"}}, "a StableDiffusionPipeline takes none"),
+        ({"scheduler": {"class": "EulerDiscreteScheduler", "beta_schedule": "bogus"}}, "bogus"),
+    ],
+)
+def test_what_a_pipeline_cannot_do_is_said_when_it_is_loaded(folder, settings, message):
+    settings = {key: {"repo": folder} if key == "prior" else value for key, value in settings.items()}
+    with pytest.raises(ConfigError, match=message):
+        DiffusersEngine({"repo": folder, "size": 16, "steps": 2, **settings})
+
+
+def test_a_folder_that_is_no_pipeline_we_can_load_is_refused(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "odd")
+    index = json.loads((tmp_path / "odd/model_index.json").read_text())
+    (tmp_path / "odd/model_index.json").write_text(json.dumps({**index, "_class_name": "FooPipeline"}))
+    with pytest.raises(ConfigError, match=r"cannot be loaded: .*FooPipeline"):
+        DiffusersEngine({"repo": str(tmp_path / "odd"), "size": 16, "steps": 2})
+
+
+def test_a_relative_folder_is_found_beside_the_config_and_means_the_same_from_everywhere(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "mine")
+    found = DiffusersEngine.absolute({"repo": "mine", "loras": [{"repo": "./mine"}, {"repo": "a/b"}]}, [tmp_path])
+    assert found == {"repo": f"{tmp_path}/mine", "loras": [{"repo": f"{tmp_path}/mine"}, {"repo": "a/b"}]}
+    assert DiffusersEngine.absolute({"repo": "pictogram"}, [tmp_path]) == {"repo": "pictogram"}
 
 
 def test_out_of_memory_halves_the_calls_for_good_and_changes_no_image(folder):
@@ -247,10 +303,10 @@ def test_what_the_safety_checker_catches_is_flagged_and_not_blackened(folder, tm
 
 
 def test_identity_follows_the_weights_in_the_folder(folder, tmp_path):
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
+    (copy / "unet").rename(tmp_path / "elsewhere")  # weights on another disk are weights too
+    (copy / "unet").symlink_to(tmp_path / "elsewhere")
     same = DiffusersEngine.identity({"repo": str(copy)})
     assert same == DiffusersEngine.identity({"repo": folder})
     weights = next((copy / "unet").glob("*.safetensors"))
@@ -275,6 +331,10 @@ def test_identity_follows_the_weights_in_the_folder(folder, tmp_path):
         ({"repo": "x/y", "offload": "modell"}, "did you mean 'model'?"),
         ({"repo": "x/y", "trust_remote_code": True}, "needs a pinned revision"),
         ({"repo": "x/y", "loras": [{"path": "z"}]}, "loras needs a 'repo'"),
+        ({"repo": "x/y", "loras": [{"repo": "z", "weight_name": "w", "scale": "much"}]}, "scale must be a number"),
+        ({"repo": "x/y", "loras": [{"repo": "z", "weight_name": "w", "revision": 3}]}, "revision must be text"),
+        ({"repo": "x/y", "prior": {"repo": ""}}, "prior needs a 'repo'"),
+        ({"repo": "x/y", "guidance": float("inf")}, "guidance must be"),
         ({"repo": "x/y", "token": "hf_abc"}, "no setting 'token'"),
     ],
 )
