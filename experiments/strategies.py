@@ -1,0 +1,124 @@
+"""Strategies: which axis is mitigated next. InterMit's is `greedy`; the others are what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ALL", "GREEDY", "OWN", "TOLERANCE", "Strategy", "View", "random_order"]
+
+TOLERANCE = 1e-9  #: gains and distances that differ by less are the same; a sum's last bits decide nothing
+
+
+@dataclass(frozen=True)
+class View:
+    """What is known when an axis is chosen: `axes` are the n of the dataset, in its order.
+
+    `priority` weighs the chosen axes, as written; `w` (n,); `gamma` the gain of every candidate, empty unless the
+    strategy looks at counterfactuals; `mitigated` in order of mitigation.
+    """
+
+    model: str
+    subject: str
+    axes: tuple[str, ...]
+    priority: Mapping[str, float]
+    w: NDArray[np.float64]
+    gamma: Mapping[str, float]
+    mitigated: tuple[str, ...]
+
+
+class Strategy(Protocol):
+    """`looks`: candidates' counterfactuals are observed. `stops`: at epsilon, rather than when all is mitigated."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def looks(self) -> bool: ...
+    @property
+    def stops(self) -> bool: ...
+
+    def candidates(self, axes: Sequence[str], priority: Mapping[str, float]) -> tuple[str, ...]:
+        """Axes that may ever be mitigated, of the dataset's `axes`."""
+        ...
+
+    def choose(self, view: View) -> str:
+        """The axis to mitigate next, of the candidates that are not mitigated (one at least); "" if none gains."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Greedy:
+    """InterMit (paper, algorithm 1): the largest gamma of all axes, chosen or not; a tie to the dataset's first."""
+
+    name: str = "greedy"
+    looks: bool = True
+    stops: bool = True
+
+    def candidates(self, axes: Sequence[str], priority: Mapping[str, float]) -> tuple[str, ...]:
+        return tuple(axes)
+
+    def choose(self, view: View) -> str:
+        return _largest(view.gamma, view.axes)
+
+
+@dataclass(frozen=True)
+class _Own:
+    """The chosen axis whose own bias weighs most, w x priority; what it does to the others is not looked at."""
+
+    name: str = "own"
+    looks: bool = False
+    stops: bool = True
+
+    def candidates(self, axes: Sequence[str], priority: Mapping[str, float]) -> tuple[str, ...]:
+        return tuple(axis for axis in axes if axis in priority)
+
+    def choose(self, view: View) -> str:
+        own = {
+            axis: float(w) * view.priority[axis]
+            for axis, w in zip(view.axes, view.w, strict=True)
+            if axis in view.priority and axis not in view.mitigated
+        }
+        return _largest(own, view.axes)
+
+
+@dataclass(frozen=True)
+class _InOrder:
+    """The chosen axes one after the other: as written (`all`, what ITI-GEN does, to the last), or drawn by `seed`.
+
+    A drawn order is that of (seed, model, subject), the same wherever a mitigation is taken up again.
+    """
+
+    name: str
+    looks: bool = False
+    stops: bool = True
+    seed: int | None = None
+
+    def candidates(self, axes: Sequence[str], priority: Mapping[str, float]) -> tuple[str, ...]:
+        return tuple(priority)
+
+    def choose(self, view: View) -> str:
+        left = [axis for axis in view.priority if axis not in view.mitigated]
+        if self.seed is None:
+            return left[0]
+        return min(left, key=lambda axis: Random(f"{self.seed}\x1f{view.model}\x1f{view.subject}\x1f{axis}").random())
+
+
+GREEDY: Strategy = _Greedy()
+OWN: Strategy = _Own()
+ALL: Strategy = _InOrder("all", stops=False)
+
+
+def random_order(seed: int) -> Strategy:
+    """The chosen axes in random order, drawn for every model and subject by `seed`."""
+    return _InOrder("random", seed=seed)
+
+
+def _largest(gain: Mapping[str, float], axes: Sequence[str]) -> str:
+    """The first of `axes` whose gain is the largest, "" if that is not above zero."""
+    best = max(gain.values(), default=0.0)
+    return next((a for a in axes if a in gain and gain[a] >= best - TOLERANCE), "") if best > TOLERANCE else ""

@@ -1,0 +1,96 @@
+"""The paper's studies of single mitigations: does IS foretell what they do, and how often do they hurt.
+
+Appendix, "Validating Mitigation Effect Estimation" and the study of negative effects. Each axis is mitigated by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from experiments.pools import Pools
+from experiments.sensitivity import intersectional_sensitivity
+from experiments.strategies import TOLERANCE
+
+__all__ = ["negatives", "single_mitigations", "validation"]
+
+
+async def single_mitigations(pools: Pools, models: Sequence[str]) -> pd.DataFrame:
+    """IS[x, y] foretold by counterfactuals and measured after mitigating x, for all models, subjects, x and y.
+
+    Columns: model, subject, source_axis, target_axis, before, after, and `error`, the standard error of `after`.
+    NaN where a cell failed or shows nobody. Raises what the Lab raises, after all in flight has ended.
+    """
+    subjects = pools.mitigator.settings.dataset.subjects
+    pairs = list(itertools.product(models, subjects))
+    results = await asyncio.gather(*(_of_one(pools, *pair) for pair in pairs), return_exceptions=True)
+    frames = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        frames.append(result)
+    return pd.concat(frames, ignore_index=True)
+
+
+async def _of_one(pools: Pools, model: str, subject: str) -> pd.DataFrame:
+    mitigator, axes = pools.mitigator, [axis.name for axis in pools.mitigator.settings.dataset.axes]
+    start = mitigator.initial(subject)
+    initial, *rest = await pools.observe(
+        model,
+        [
+            start,
+            *(mitigator.counterfactuals(start, axis) for axis in axes),
+            *(mitigator.mitigate(start, axis) for axis in axes),
+        ],
+    )
+    foretold, mitigated = rest[: len(axes)], rest[len(axes) :]
+    places = pd.MultiIndex.from_product([[model], [subject], axes, axes])
+    frame = places.to_frame(index=False, name=["model", "subject", "source_axis", "target_axis"])
+    frame["before"] = np.concatenate([intersectional_sensitivity(initial.w, each.w) for each in foretold])
+    frame["after"] = np.concatenate([intersectional_sensitivity(initial.w, each.w) for each in mitigated])
+    frame["error"] = np.concatenate([np.hypot(initial.error, each.error) for each in mitigated])
+    return frame
+
+
+def validation(effects: pd.DataFrame) -> pd.DataFrame:
+    """Pearson correlation of IS before and after, by model and subject, over the pairs (x, y) that are defined.
+
+    Columns: model, subject, pairs, correlation over all of them (the paper's S has each axis' effect on itself too),
+    and `others`, that over x != y. NaN for fewer than 3 pairs, or where one side does not vary. The paper's figure is
+    the mean of the correlations: 0.65 with ITI-GEN, 0.95 with PM.
+    """
+    rows = []
+    for (model, subject), group in effects.groupby(["model", "subject"], sort=False):
+        defined = group.dropna(subset=["before", "after"])
+        others = defined[defined["source_axis"] != defined["target_axis"]]
+        rows.append((model, subject, len(defined), _correlation(defined), _correlation(others)))
+    return pd.DataFrame(rows, columns=["model", "subject", "pairs", "correlation", "others"])
+
+
+def _correlation(effects: pd.DataFrame) -> float:
+    before, after = effects["before"].to_numpy(np.float64), effects["after"].to_numpy(np.float64)
+    if len(before) < 3 or min(np.ptp(before), np.ptp(after)) <= TOLERANCE:
+        return float("nan")
+    return float(np.corrcoef(before, after)[0, 1])
+
+
+def negatives(effects: pd.DataFrame) -> pd.DataFrame:
+    """How often mitigating x made another axis y worse (IS after < 0), by model; the paper: 29.4 % with ITI-GEN.
+
+    Columns: model, pairs (x != y, defined), negative, share, and `sure`, the share below 0 by 1.96 standard errors:
+    where nothing changes, sampling alone makes half of all pairs negative.
+    """
+    others = effects[effects["source_axis"] != effects["target_axis"]]
+    rows = []
+    for model, group in others.groupby("model", sort=False):
+        group = group.dropna(subset=["after"])
+        after, error = group["after"].to_numpy(), group["error"].to_numpy()
+        negative = after < -TOLERANCE
+        sure = negative & (after < -1.96 * error)
+        counted = len(group), int(negative.sum())
+        rows.append((model, *counted, *((negative.mean(), sure.mean()) if len(group) else (np.nan, np.nan))))
+    return pd.DataFrame(rows, columns=["model", "pairs", "negative", "share", "sure"])
