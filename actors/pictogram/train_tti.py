@@ -68,12 +68,17 @@ def caption(rng: np.random.Generator, subject: str, stated: Mapping[str, str]) -
 
 
 def captions(rng: np.random.Generator) -> Iterator[tuple[str, str]]:
-    """Endless (subject, caption): one stated axis most of the time, sometimes none, or up to all."""
+    """Endless (subject, caption): one stated axis most of the time, sometimes none, or up to all.
+
+    Axes with more attributes are stated more often, so that every attribute is: what a model meets only when it is
+    stated is otherwise learnt last.
+    """
     axes = list(AXES)
+    often = np.array([len(values) for values in AXES.values()]) / sum(map(len, AXES.values()))
     while True:
         subject = OCCUPATIONS[rng.integers(len(OCCUPATIONS))]
         n = rng.choice(9, p=[0.12, 0.42, 0.24, 0.11, 0.05, 0.02, 0.02, 0.01, 0.01])
-        chosen = sorted(rng.choice(8, n, replace=False))
+        chosen = sorted(rng.choice(8, n, replace=False, p=often))
         yield subject, caption(rng, subject, {axes[a]: str(rng.choice(AXES[axes[a]])) for a in chosen})
 
 

@@ -103,7 +103,7 @@ def test_a_counterfactual_without_a_valid_image_leaves_its_row_undefined_and_lis
         ("chef", "environment", "*",
          "initial prompt: no images; environment = indoor: no images; environment = outdoor: no images"),
         ("chef", "clothing", "*", "initial prompt: no images; clothing = informal: no images"),
-        ("nurse", "gender", "*", "gender = female: none of its 4 images shows a person"),
+        ("nurse", "gender", "*", "gender = female: none of its 4 images counts (no person, or withheld)"),
         ("nurse", "environment", "*", "environment = outdoor: no images"),
     ]  # fmt: skip
     bounds = pd.read_csv(tmp_path / "out" / "uncertainty.csv")

@@ -26,6 +26,8 @@ class Worker:
             os._exit(1)
         if "faulty" in self.name:
             raise EnvironmentFault("no such weights")
+        if "busy" in self.name:
+            raise RuntimeError("the device is still held by the process before")
         return {"name": self.name}
 
     def work(self, what: str) -> str:
@@ -65,7 +67,7 @@ def run(scenario, names, size=1, in_flight=2, attempts=3):
 
 
 def call(pool: Pool, what: str, label: str = ""):
-    return pool.call(label or what, "work", lambda actor, first: actor.work.remote(what))
+    return pool.call(label or what, "work", lambda replica, first: replica.actor.work.remote(what))
 
 
 def test_a_dead_replica_is_replaced_and_what_kills_replicas_is_set_aside_alone():
@@ -132,3 +134,28 @@ def test_told_to_stop_it_finishes_what_runs_and_begins_nothing():
         assert [type(r) for r in results].count(Interrupted) >= 2
 
     run(scenario, ["a"], in_flight=2)
+
+
+def test_a_replica_that_cannot_load_for_the_moment_is_tried_again_and_a_fault_is_told_at_once():
+    async def scenario(pool, events):
+        return await call(pool, "ok")
+
+    assert run(scenario, ["busy", "busy", "fine"]) == "ok by fine"
+    with pytest.raises(EnvironmentFault, match="3 replicas in a row died while they loaded; the last: the device is"):
+        run(scenario, ["busy"])
+
+
+def test_a_replica_that_dies_writing_is_charged_to_the_batch_that_it_wrote():
+    async def scenario(pool, events):
+        async def deadly(replica, first):
+            await replica.actor.work.remote("ok")
+            replica.computed("deadly")
+            return await replica.actor.work.remote("die")
+
+        others = [call(pool, "slow", f"slow {i}") for i in range(4)]
+        return await asyncio.gather(pool.call("deadly", "work", deadly), *others, return_exceptions=True)
+
+    deadly, *others = run(scenario, ["fine"], size=2)
+    assert isinstance(deadly, BatchFailed)
+    assert (deadly.error, deadly.attempts) == ("died", 3)
+    assert others == ["slow by fine"] * 4
