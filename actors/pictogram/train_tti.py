@@ -309,7 +309,7 @@ def train_unet(minutes: float, seed: int, bank: int, more: bool) -> None:
         v = unet(mixed, s * 1000, text(ids).last_hidden_state).sample  # in bfloat16 the backward pass is slower here
         loss = (weight * (v - (noise - x)) ** 2).mean()
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(both.parameters(), 1.0)
         optimiser.step()
         step += 1
