@@ -156,7 +156,7 @@ class DiffusersEngine:
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             name = type(self._pipeline).__name__
             if _out_of_memory(error):
-                raise EnvironmentFault(
+                raise RuntimeError(  # not a fault for good: the process before may still hold the device
                     f"not even one image of {name} fits into memory; settings.offload=model, a smaller dtype or "
                     f"quantization take less: {without_secrets(str(error)).splitlines()[0]}"
                 ) from error

@@ -8,7 +8,7 @@ import re
 __all__ = ["without_secrets"]
 
 _VARIABLE = re.compile(r"(?:TOKEN|SECRET|PASSWORD|_KEY)$")  #: environment variables whose values are secret
-_LEAST = 16  #: characters; what is shorter is a word like any other
+_LEAST = 12  #: characters; what is shorter is a word like any other
 _SHAPES = (
     (re.compile(r"\bhf_[A-Za-z0-9]{16,}"), "hf_***"),
     (re.compile(r"(?i)\b((?:bearer|basic)[:\s]+)[\w.~+/=-]{8,}"), r"\1***"),

@@ -187,7 +187,7 @@ class Pool:
         if not replica.alive:
             return
         replica.alive = False
-        replica.killer = next(iter([*replica.writing, *replica.at_work]), "")
+        replica.killer = next(iter([*replica.at_work, *replica.writing]), "")
         self._replicas.discard(replica)
         if replica.actor is not None:
             ray.kill(replica.actor)  # Ray also reports an actor as lost that it cannot reach; it must not live on
@@ -299,9 +299,10 @@ class Fleet:
         )
         self._need(self._vqa)  # it loads while the first images are made
 
-        async def submit(replica: Replica, _: bool) -> Any:
+        async def submit(replica: Replica, first: bool) -> Any:
             await replica.actor.generate.remote(task)
-            replica.computed(batch.label)
+            if first:  # after a death it stands at the head of the line until it is written, and answers for the next
+                replica.computed(batch.label)
             commit = replica.actor.commit.options(num_returns=2, concurrency_group=WRITING)
             blanks, images = commit.remote(task)
             self._events.blank(batch, await blanks)

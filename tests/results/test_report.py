@@ -355,7 +355,7 @@ def test_measured_is_stands_beside_exact_is_with_figures_that_anyone_can_check(
     assert len(both) == 2 * 9 - 3
     section = re.search(r'<h2 id="exact">.*?</section>', page, re.DOTALL)
     assert section is not None
-    assert "What is true of pictogram-birch is known" in section[0]
+    assert "The world that pictogram-birch draws from, or was trained on, is known" in section[0]
     rows = re.findall(r"<tr><th scope=.row.>(.*?)</th>(.*?)</tr>", section[0])
     for (model, cells), mine in zip(rows, (both, both[both["source_axis"] != both["target_axis"]]), strict=True):
         assert model == "pictogram-birch"
