@@ -15,10 +15,10 @@ from PIL import Image
 
 from actors.diffusers_load import load_pipeline
 from actors.diffusers_settings import EMBEDDED, DiffusersSettings
-from actors.engines import Withheld
+from actors.engines import BLANK, FLAGGED, Withheld
 from actors.weights import content_identity, need_package, need_pipeline, need_weights
 from results.errors import ConfigError, EnvironmentFault
-from results.secrets import without_secrets
+from results.secrets import first_line, without_secrets
 
 __all__ = ["DiffusersEngine"]
 
@@ -158,7 +158,7 @@ class DiffusersEngine:
             if _out_of_memory(error):
                 raise RuntimeError(  # not a fault for good: the process before may still hold the device
                     f"not even one image of {name} fits into memory; settings.offload=model, a smaller dtype or "
-                    f"quantization take less: {without_secrets(str(error)).splitlines()[0]}"
+                    f"quantization take less: {first_line(error)}"
                 ) from error
             if "CUDA error" in str(error) or "HIP error" in str(error):
                 raise
@@ -174,7 +174,7 @@ class DiffusersEngine:
         images = [Image.fromarray(image) for image in grey]
         flagged = self._checker(images) if self._checker else [False] * len(images)
         return [
-            Withheld(image, "blank") if not sound else Withheld(image, "flagged") if caught else image
+            Withheld(image, BLANK) if not sound else Withheld(image, FLAGGED) if caught else image
             for image, sound, caught in zip(images, finite, flagged, strict=True)
         ]
 

@@ -15,7 +15,7 @@ from actors.diffusers_settings import DiffusersSettings
 from actors.hub import snapshot
 from actors.weights import need_package
 from results.errors import ConfigError, nearest
-from results.secrets import without_secrets
+from results.secrets import first_line
 
 __all__ = ["load_pipeline"]
 
@@ -59,7 +59,7 @@ def load_pipeline(settings: DiffusersSettings) -> tuple[Any, Checker | None]:
                 pipeline = load_own_class(source, **arguments)
     except (AttributeError, ImportError, LookupError, TypeError, ValueError) as error:
         log.exception("loading failed")
-        raise ConfigError(f"'{settings.repo}' cannot be loaded: {_line(error)}") from error
+        raise ConfigError(f"'{settings.repo}' cannot be loaded: {first_line(error)}") from error
     pipeline.set_progress_bar_config(disable=True)
     takes = [p.name for p in inspect.signature(pipeline.__call__).parameters.values() if p.kind is not p.VAR_KEYWORD]
     for name in ("prompt", "num_images_per_prompt", "generator", "output_type", *settings.call_arguments):
@@ -90,10 +90,6 @@ def _components(settings: DiffusersSettings, source: Path | None) -> list[str]:
     if settings.prior and "Kandinsky" not in str(index.get("_class_name")):
         raise ConfigError(f"prior: a {index.get('_class_name')} takes none")
     return components
-
-
-def _line(error: BaseException) -> str:
-    return (without_secrets(str(error)).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _arguments(settings: DiffusersSettings) -> dict[str, Any]:
@@ -146,7 +142,7 @@ def _scheduler(settings: DiffusersSettings, own: Any) -> Any:
     try:
         made = make.from_config(own.config, **given)
     except (ImportError, LookupError, NotImplementedError, TypeError, ValueError) as error:
-        raise ConfigError(f"scheduler {name}: {_line(error)}") from error
+        raise ConfigError(f"scheduler {name}: {first_line(error)}") from error
     for key in given:
         if key not in made.config:
             raise ConfigError(f"scheduler {name} has no option '{key}'{nearest(key, made.config)}")
@@ -168,7 +164,7 @@ def _add_lora(settings: DiffusersSettings, pipeline: Any, lora: Any, name: str) 
         )
     except (AttributeError, LookupError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"LoRA '{lora['weight_name']}' of '{lora['repo']}' cannot be loaded: {_line(error)}"
+            f"LoRA '{lora['weight_name']}' of '{lora['repo']}' cannot be loaded: {first_line(error)}"
         ) from error
 
 

@@ -23,7 +23,18 @@ from PIL import Image
 
 from results.errors import ConfigError, nearest
 
-__all__ = ["TTI_ENGINES", "VQA_ENGINES", "Reply", "TTIEngine", "VQAEngine", "VQAQuestion", "Withheld", "engine_class"]
+__all__ = [
+    "BLANK",
+    "FLAGGED",
+    "TTI_ENGINES",
+    "VQA_ENGINES",
+    "Reply",
+    "TTIEngine",
+    "VQAEngine",
+    "VQAQuestion",
+    "Withheld",
+    "engine_class",
+]
 
 TTI_ENGINES: Mapping[str, str] = {
     "diffusers": "actors.diffusers_engine:DiffusersEngine",
@@ -58,9 +69,12 @@ class Reply:
     mass: float
 
 
+BLANK, FLAGGED = "blank", "flagged"  #: why an image is withheld: it shows nothing; a safety checker caught it
+
+
 @dataclass(frozen=True)
 class Withheld:
-    """An image that was made and must not be asked: `reason` is "blank" or "flagged" (by a safety checker)."""
+    """An image that was made and must not be asked: `reason` is BLANK or FLAGGED."""
 
     image: bytes | Image.Image
     reason: str

@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image
 
-from actors.engines import Reply, VQAQuestion, Withheld
+from actors.engines import FLAGGED, Reply, VQAQuestion, Withheld
 from results.errors import ConfigError, nearest
 
 __all__ = ["SimulatedTTI", "SimulatedVQA"]
@@ -47,7 +47,7 @@ class SimulatedTTI:
         file = io.BytesIO()
         Image.frombytes("RGB", (4, 4), pixels).save(file, "PNG")
         image = file.getvalue().ljust(int(self._bytes), b"\0")
-        return Withheld(image, "flagged") if some and self._flagged and self._flagged in prompt else image
+        return Withheld(image, FLAGGED) if some and self._flagged and self._flagged in prompt else image
 
 
 class SimulatedVQA:

@@ -13,14 +13,13 @@ from typing import Any
 import pyarrow as pa
 from PIL import Image
 
-from actors.engines import TTI_ENGINES, Withheld, engine_class
+from actors.engines import BLANK, FLAGGED, TTI_ENGINES, Withheld, engine_class
 from actors.process import begin, mortal
 from results.errors import StoreError
 from results.store import IMAGES, Store
 
 __all__ = ["BLANK", "ImageBatch", "TTIActor", "read_images"]
 
-BLANK, FLAGGED = "blank", "flagged"  #: why an image is withheld
 VAIN = 3  #: batches in a row that were made once more and were blank again, before that is given up
 EVEN = 2  #: grey levels between the darkest and the lightest pixel of an image that shows nothing
 log = logging.getLogger(__name__)

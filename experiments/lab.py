@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.prompts import Prompt
 
-__all__ = ["Answers", "Lab", "Observations"]
+__all__ = ["Answers", "Lab", "Observations", "all_of"]
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -69,3 +72,13 @@ class Lab(Protocol):
         A cell with failed batches comes back with `failures`; nothing is raised for it.
         """
         ...
+
+
+async def all_of(work: Iterable[Awaitable[Result]]) -> list[Result]:
+    """The results of `work`, in its order, once all of it has ended. Raises the first error among them, in order."""
+    results: list[Result] = []
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+        results.append(result)
+    return results

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.dataset_model import Axis
-from experiments.lab import Lab, Observations
+from experiments.lab import Lab, Observations, all_of
 from experiments.mitigators import Mitigator, PromptSet
 from experiments.prompts import Prompt
 from experiments.sensitivity import pool, w_bar
@@ -23,7 +22,6 @@ from experiments.settings import Settings
 
 __all__ = ["Pooled", "Pools", "pooled"]
 
-_Result = TypeVar("_Result")
 _DRAWS = 400  # a standard error from 400 draws is good to 4 % of itself
 
 
@@ -153,25 +151,11 @@ class Pools:
         """Cells of `wanted` (prompt, images), in order: one observe for every number of images."""
         sizes = sorted({images for _, images in wanted})
         asked = [[i for i, (_, images) in enumerate(wanted) if images == size] for size in sizes]
-        results = await asyncio.gather(
-            *(
-                self._lab.observe(model, [wanted[i][0] for i in where], size)
-                for where, size in zip(asked, sizes, strict=True)
-            ),
-            return_exceptions=True,
+        observed = await all_of(
+            self._lab.observe(model, [wanted[i][0] for i in where], size)
+            for where, size in zip(asked, sizes, strict=True)
         )
-        observed = _all_or_raise(results)
         by_place = {
             i: cell for where, cells in zip(asked, observed, strict=True) for i, cell in zip(where, cells, strict=True)
         }
         return [by_place[i] for i in range(len(wanted))]
-
-
-def _all_or_raise(results: Sequence[_Result | BaseException]) -> list[_Result]:
-    """The results, once all have ended. Raises the first error among them."""
-    good = []
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-        good.append(result)
-    return good

@@ -5,13 +5,13 @@ Appendix, "Validating Mitigation Effect Estimation" and the study of negative ef
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
+from experiments.lab import all_of
 from experiments.pools import Pools
 from experiments.sensitivity import intersectional_sensitivity
 from experiments.strategies import TOLERANCE
@@ -27,13 +27,7 @@ async def single_mitigations(pools: Pools, models: Sequence[str]) -> pd.DataFram
     """
     subjects = pools.mitigator.settings.dataset.subjects
     pairs = list(itertools.product(models, subjects))
-    results = await asyncio.gather(*(_of_one(pools, *pair) for pair in pairs), return_exceptions=True)
-    frames = []
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-        frames.append(result)
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat(await all_of(_of_one(pools, *pair) for pair in pairs), ignore_index=True)
 
 
 async def _of_one(pools: Pools, model: str, subject: str) -> pd.DataFrame:

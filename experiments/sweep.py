@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from experiments.dataset import Dataset
-from experiments.lab import Lab, Observations
+from experiments.lab import Lab, Observations, all_of
 from experiments.prompts import prompts_of
 from results.tables import WITHHELD
 
@@ -25,13 +24,7 @@ async def sweep(lab: Lab, dataset: Dataset, models: Sequence[str], images: int) 
         prompts = [prompt for subject in dataset.subjects for prompt in prompts_of(dataset, subject)]
         return await lab.observe(model, prompts, images)
 
-    results = await asyncio.gather(*(one(model) for model in models), return_exceptions=True)
-    observed = {}
-    for model, result in zip(models, results, strict=True):
-        if isinstance(result, BaseException):
-            raise result
-        observed[model] = result
-    return observed
+    return dict(zip(models, await all_of(map(one, models)), strict=True))
 
 
 def withheld_images(observed: Mapping[str, Sequence[Observations]]) -> pd.DataFrame:

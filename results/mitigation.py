@@ -49,7 +49,6 @@ OUTCOMES = ("reached", "no_gain", "exhausted", "max_steps", "undefined")
 #: Every strategy, and why it takes the axis that it takes.
 STRATEGIES: Mapping[str, str] = {
     "greedy": "the axis, chosen or not, with the largest predicted gain gamma",
-    "lookahead": "an axis of the smallest set that is predicted to reach epsilon",
     "all": "every chosen axis in order, whatever it gains, to the last",
     "own": "the chosen axis whose own bias weighs most, whatever it does to the others",
     "random": "the chosen axes in random order",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-__all__ = ["without_secrets"]
+__all__ = ["first_line", "without_secrets"]
 
 _VARIABLE = re.compile(r"(?:TOKEN|SECRET|PASSWORD|_KEY)$")  #: environment variables whose values are secret
 _LEAST = 12  #: characters; what is shorter is a word like any other
@@ -26,3 +26,8 @@ def without_secrets(text: str) -> str:
     for shape, masked in _SHAPES:
         text = shape.sub(masked, text)
     return text
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what others say, without secrets; the error's kind if it says nothing."""
+    return (without_secrets(str(error)).strip().splitlines() or [type(error).__name__])[0]

@@ -19,7 +19,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,10 +172,10 @@ class Store:
         self._fs.move(self.path(name), self.path(target))
         return target
 
-    def folders(self) -> list[str]:
+    def folders(self, kinds: Sequence[str] = ("images", "answers")) -> list[str]:
         """Every folder that may hold shards."""
         found = []
-        for kind in ("images", "answers"):
+        for kind in kinds:
             selector = fs.FileSelector(self.path(kind), allow_not_found=True)
             found += [
                 f"{kind}/{i.base_name}" for i in self._fs.get_file_info(selector) if i.type == fs.FileType.Directory
@@ -184,9 +184,7 @@ class Store:
 
     def folder(self, kind: str, name: str, identity: str) -> str:
         """Where a model's images or a VLM's answers lie, whatever it was called when the first of them came."""
-        there = [
-            folder for folder in self.folders() if folder.startswith(f"{kind}/") and folder.endswith(f"-{identity}")
-        ]
+        there = [folder for folder in self.folders([kind]) if folder.endswith(f"-{identity}")]
         return there[0] if there else shard_folder(kind, name, identity)
 
     def verify(self) -> Iterator[tuple[str, Problem | None]]:

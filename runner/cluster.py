@@ -17,7 +17,7 @@ import ray
 from actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class
 from actors.hub import free_space
 from results.errors import EnvironmentFault
-from results.secrets import without_secrets
+from results.secrets import first_line, without_secrets
 from runner.config import ModelConfig, VLMConfig
 from runner.experiment import Experiment, Served
 from runner.plan import Plan
@@ -55,7 +55,7 @@ def connected(experiment: Experiment) -> Iterator[None]:
             ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except ConnectionError as error:
         raise EnvironmentFault(
-            f"no Ray cluster can be joined at cluster.address={cluster.address}: {_told(error)}; start "
+            f"no Ray cluster can be joined at cluster.address={cluster.address}: {first_line(error)}; start "
             "one with `ray start --head`, or run on this machine alone with cluster.address=local"
         ) from error
     except (RuntimeError, ValueError, OSError) as error:
@@ -194,8 +194,3 @@ def _replicas(experiment: Experiment) -> list[tuple[Spec, int]]:
     """Everything that is served, and how many times."""
     specs: list[Spec] = [*(model.spec for model in experiment.models), experiment.vlm.spec]
     return [(spec, experiment.cluster.replicas.get(spec.name, 1)) for spec in specs]
-
-
-def _told(error: BaseException) -> str:
-    """The first line of what others say."""
-    return without_secrets((str(error).splitlines() or [type(error).__name__])[0])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from experiments.lab import Answers, Observations
+from experiments.lab import Answers, Observations, all_of
 from experiments.prompts import Prompt
 from experiments.questionnaire import observations_of, read_replies
 from results.errors import BatchFailed, ConfigError, StoreError, nearest
@@ -53,13 +53,7 @@ class FleetLab:
         if model not in self._models:
             raise ConfigError(f"no model '{model}' in this experiment{nearest(model, self._models)}")
         cells = [self._cell(self._models[model], prompt, images) for prompt in prompts]
-        results = await asyncio.gather(*cells, return_exceptions=True)
-        observed = []
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-            observed.append(result)
-        return observed
+        return await all_of(cells)
 
     async def _cell(self, model: Served[ModelConfig], prompt: Prompt, images: int) -> Observations:
         async with self._cells[model.name]:
