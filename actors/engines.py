@@ -24,8 +24,10 @@ from PIL import Image
 from results.errors import ConfigError, nearest
 
 __all__ = [
+    "ABSENT",
     "BLANK",
     "FLAGGED",
+    "REASONS",
     "TTI_ENGINES",
     "VQA_ENGINES",
     "Reply",
@@ -38,6 +40,7 @@ __all__ = [
 
 TTI_ENGINES: Mapping[str, str] = {
     "diffusers": "actors.diffusers_engine:DiffusersEngine",
+    "folder": "actors.folder_engine:FolderEngine",
     "pictogram-draw": "actors.pictogram.engine:PictogramDraw",
     "simulated": "actors.simulated:SimulatedTTI",
 }
@@ -69,12 +72,13 @@ class Reply:
     mass: float
 
 
-BLANK, FLAGGED = "blank", "flagged"  #: why an image is withheld: it shows nothing; a safety checker caught it
+#: Why an image is withheld: it shows nothing; a safety checker caught it; there is none (the rest of a whole batch).
+BLANK, FLAGGED, ABSENT = REASONS = ("blank", "flagged", "absent")
 
 
 @dataclass(frozen=True)
 class Withheld:
-    """An image that was made and must not be asked: `reason` is BLANK or FLAGGED."""
+    """An image that was made and must not be asked: `reason` is one of REASONS."""
 
     image: bytes | Image.Image
     reason: str
@@ -99,20 +103,20 @@ class VQAEngine(Protocol):
         ...
 
 
-def engine_class(name: str, known: Mapping[str, str]) -> type[Any]:
-    """The class behind an engine's name; ConfigError (exit 2) for a name that is none."""
+def engine_class(name: str, known: Mapping[str, str], what: str = "engine") -> type[Any]:
+    """The class behind the name of an engine, or of `what` else; ConfigError (exit 2) for a name that is none."""
     path = known.get(name, name)
     module, _, attribute = path.partition(":")
     if not attribute:
-        raise ConfigError(f"engine '{name}' is unknown{nearest(name, known)}; or give 'package.module:Class'")
+        raise ConfigError(f"{what} '{name}' is unknown{nearest(name, known)}; or give 'package.module:Class'")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         if error.name and module.split(".")[0] == error.name.split(".")[0]:
-            raise ConfigError(f"engine '{name}': no module '{error.name}' can be imported") from error
+            raise ConfigError(f"{what} '{name}': no module '{error.name}' can be imported") from error
         raise
     except AttributeError as error:
-        raise ConfigError(f"engine '{name}': module '{module}' has no '{attribute}'") from error
+        raise ConfigError(f"{what} '{name}': module '{module}' has no '{attribute}'") from error
     if not isinstance(found, type):
-        raise ConfigError(f"engine '{name}': '{path}' is not a class")
+        raise ConfigError(f"{what} '{name}': '{path}' is not a class")
     return found

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from PIL import Image
 
-from actors.engines import BLANK, FLAGGED, TTI_ENGINES, Withheld, engine_class
+from actors.engines import BLANK, REASONS, TTI_ENGINES, Withheld, engine_class
 from actors.process import begin, mortal
 from results.errors import StoreError
 from results.store import IMAGES, Store
@@ -96,9 +96,9 @@ def _blanks(images: Sequence[bytes | Image.Image | Withheld]) -> int:
 def _sound(seed: int, made: Any) -> bytes | Image.Image | Withheld:
     """What an engine made of one seed, withheld as blank if every pixel is the same; TypeError if it is no image."""
     if isinstance(made, Withheld):
-        if made.reason not in (BLANK, FLAGGED):
+        if made.reason not in REASONS:
             raise TypeError(
-                f"the engine withheld the image of seed {seed} for '{made.reason}'; known: {BLANK}, {FLAGGED}"
+                f"the engine withheld the image of seed {seed} for '{made.reason}'; known: {', '.join(REASONS)}"
             )
         _sound(seed, made.image)  # an image it must be
         return made

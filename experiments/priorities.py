@@ -9,19 +9,20 @@ from pathlib import Path
 from random import Random
 
 from experiments.dataset_model import Dataset
+from experiments.sensitivity import ROUNDING
 from results.errors import ConfigError, nearest
 
 __all__ = ["check_epsilon", "check_priority", "draw_priority", "read_priorities"]
 
-_TOLERANCE = 1e-6
 _SUBJECT = ("subject", "occupation")  #: names of the column of subjects; the second is the paper's
 
 
 def check_priority(dataset: Dataset, given: object, normalize: bool = False) -> dict[str, float]:
-    """The chosen axes' priorities, in the order written, summing to 1 within 1e-6; an axis of 0 is not chosen.
+    """The chosen axes' priorities, in the order written, summing to 1; an axis of 0 is not chosen.
 
-    `normalize` divides by the sum, which the paper's tables need (three times 0.33, five times 0.33). Raises
-    ConfigError for what is no mapping, an unknown axis, what is no number, NaN, infinite or negative, and another sum.
+    Numbers may be rounded to six decimals. `normalize` divides by the sum, which the paper's tables need (three times
+    0.33, five times 0.33). Raises ConfigError for what is no mapping, an unknown axis, what is no number, NaN, infinite
+    or negative, and another sum.
     """
     if not isinstance(given, Mapping) or not given:
         raise ConfigError(f"a priority is {given!r}; it is a mapping of axes to numbers that sum to 1")
@@ -36,7 +37,7 @@ def check_priority(dataset: Dataset, given: object, normalize: bool = False) -> 
     total = math.fsum(given.values())
     if total <= 0:
         raise ConfigError("all priorities are 0; the chosen axes' sum to 1")
-    if not normalize and abs(total - 1) > _TOLERANCE:
+    if not normalize and abs(total - 1) > ROUNDING * max(2, len(given)) + 1e-9:
         raise ConfigError(
             f"priorities {_written(given)} sum to {total:.6g}, not 1; mend them, or set `normalize: true`, "
             "which divides them by their sum"

@@ -16,6 +16,7 @@ from results.errors import ConfigError
 
 __all__ = [
     "METRICS",
+    "ROUNDING",
     "Metric",
     "check_target",
     "gamma",
@@ -32,7 +33,7 @@ Metric = Literal["nominal", "ordinal", "values"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 Floats = NDArray[np.float64]
-_TOLERANCE = 1e-6  #: how far from one a target's sum may be: shares that a person rounded to six decimals
+ROUNDING = 5e-7  #: of a number that a person wrote with six decimals: a sum of k such may miss one by k times this
 
 
 def uniform(k: int) -> Floats:
@@ -124,7 +125,7 @@ def check_target(target: ArrayLike, attributes: Sequence[str], axis: str) -> Flo
     for attribute, share in zip(attributes, shares, strict=True):
         if not 0 <= share <= 1:
             raise ConfigError(f"the target of axis '{axis}' gives '{attribute}' {share:g}; a share is between 0 and 1")
-    if abs(shares.sum() - 1) > _TOLERANCE:
+    if abs(shares.sum() - 1) > ROUNDING * max(2, len(shares)) + 1e-9:
         raise ConfigError(f"the target of axis '{axis}' sums to {shares.sum():g}; shares sum to 1")
     # what sums to one already stays to the last bit: a target that was written down and read again is the same target
     return shares if abs(shares.sum() - 1) < 1e-12 else np.asarray(shares / shares.sum(), np.float64)

@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
+import multiprocessing
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from actors.pictogram.codes import AXES, OCCUPATIONS, WORDS
 from actors.pictogram.draw import SIZE, draw
-from actors.pictogram.world import WORLDS, World
+from actors.pictogram.world import WORLDS
 
 TTI = Path(__file__).parent / "tti"
 WORLD = "alder"
@@ -70,16 +73,24 @@ def caption(rng: np.random.Generator, subject: str, stated: Mapping[str, str]) -
 def captions(rng: np.random.Generator) -> Iterator[tuple[str, str]]:
     """Endless (subject, caption): one stated axis most of the time, sometimes none, or up to all.
 
-    Axes with more attributes are stated more often, so that every attribute is: what a model meets only when it is
-    stated is otherwise learnt last.
+    Axes with more attributes are stated more often, and of an axis the attributes that its subject seldom shows: what a
+    model meets only when it is stated is otherwise learnt last, and comes out between two others. What a caption draws
+    stays the world's, however often it is asked for.
     """
     axes = list(AXES)
     often = np.array([len(values) for values in AXES.values()]) / sum(map(len, AXES.values()))
+    seldom = {
+        subject: {axis: 1 / (0.1 + share) for axis, share in WORLDS[WORLD].shares(f"A photo of a {subject}").items()}
+        for subject in OCCUPATIONS
+    }
     while True:
         subject = OCCUPATIONS[rng.integers(len(OCCUPATIONS))]
         n = rng.choice(9, p=[0.12, 0.42, 0.24, 0.11, 0.05, 0.02, 0.02, 0.01, 0.01])
-        chosen = sorted(rng.choice(8, n, replace=False, p=often))
-        yield subject, caption(rng, subject, {axes[a]: str(rng.choice(AXES[axes[a]])) for a in chosen})
+        stated = {}
+        for axis in (axes[a] for a in sorted(rng.choice(8, n, replace=False, p=often))):
+            weights = seldom[subject][axis]
+            stated[axis] = str(rng.choice(AXES[axis], p=weights / weights.sum()))
+        yield subject, caption(rng, subject, stated)
 
 
 def build_tokenizer() -> None:
@@ -218,23 +229,30 @@ def new_unet() -> Any:
     )  # fmt: skip
 
 
-def latents_of(vae: Any, world: World, n: int, seed: int, tokenizer: Any) -> tuple[Tensor, Tensor]:
-    """n latents (n, 8, 8, 8) in half precision of what the world draws for fresh captions, and the captions' tokens."""
+def drawn(seed: tuple[int, int], n: int) -> tuple[list[str], np.ndarray[Any, np.dtype[np.uint8]]]:
+    """n fresh captions and what the world draws for them, (n, 64, 64, 3)."""
     rng = np.random.default_rng(seed)
-    source = captions(rng)
+    asked = list(itertools.islice(captions(rng), n))
+    own = [int(o) for o in rng.integers(2**53, size=n)]
+    world = WORLDS[WORLD]
+    images = [
+        np.asarray(draw(world.sample(text, o), subject, o)) for (subject, text), o in zip(asked, own, strict=True)
+    ]
+    return [text for _, text in asked], np.stack(images)
+
+
+def latents_of(vae: Any, n: int, seed: int, tokenizer: Any) -> tuple[Tensor, Tensor]:
+    """n latents (n, 8, 8, 8) in half precision of what the world draws for fresh captions, and the captions' tokens."""
     latents, tokens = torch.empty(n, 8, 8, 8, dtype=torch.float16), torch.empty(n, TOKENS, dtype=torch.int16)
-    began = time.monotonic()
-    for start in range(0, n, 250):
-        texts, images = [], []
-        for _ in range(min(250, n - start)):
-            subject, text = next(source)
-            own = int(rng.integers(2**53))
-            texts.append(text)
-            images.append(np.asarray(draw(world.sample(text, own), subject, own)))
-        stop = start + len(texts)
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            latents[start:stop] = vae.encode(to_model(np.stack(images))).latent_dist.mean.half()
-        tokens[start:stop] = tokenize(tokenizer, texts)
+    began, part = time.monotonic(), 250
+    starts = range(0, n, part)
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("forkserver")) as pool:
+        drawings = pool.map(drawn, ((seed, start) for start in starts), (min(part, n - start) for start in starts))
+        for start, (texts, images) in zip(starts, drawings, strict=True):
+            stop = start + len(texts)
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+                latents[start:stop] = vae.encode(to_model(images)).latent_dist.mean.half()
+            tokens[start:stop] = tokenize(tokenizer, texts)
     print(f"{n} latents in {time.monotonic() - began:.0f} s", flush=True)
     return latents, tokens
 
@@ -273,7 +291,7 @@ def train_unet(minutes: float, seed: int, bank: int, more: bool) -> None:
     tokenizer = CLIPTokenizer.from_pretrained(TTI / "tokenizer")
     load: Any = AutoencoderKL.from_pretrained
     vae: Any = load(TTI / "vae").to(memory_format=torch.channels_last)
-    latents, tokens = latents_of(vae, WORLDS[WORLD], bank, seed, tokenizer)
+    latents, tokens = latents_of(vae, bank, seed, tokenizer)
     print(f"deviation of the latents {latents.float().std((0, 2, 3)).tolist()}", flush=True)
     nothing = tokenize(tokenizer, [""])[0]
     weight = torch.ones(8, 8)  # by place; any weight has the same minimum, and the head's six colours are learnt last

@@ -1,0 +1,156 @@
+"""`folder`: real images in the place of a model, so that the same store, questions and VLM measure what D* is of them.
+
+The paper's appendix "Using Real World Biases" takes its D* from 48 images of a web search. They lie in
+`path/<subject>/`, a folder for each subject of the dataset (`computer programmer` or `computer_programmer`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageOps
+
+from actors.engines import ABSENT, Withheld
+from results.errors import ConfigError, nearest
+from results.identity import image_seed
+
+__all__ = ["FolderEngine", "real_images"]
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
+MOST = 100_000  #: images of a prompt, as far as a seed's number is looked for; the runner plans no more
+_DEFAULTS: Mapping[str, Any] = {"path": None, "template": "A photo of a {subject}", "seed": 0}
+
+
+class FolderEngine:
+    """Settings: `path`; `template`, the dataset's initial prompt; `seed`, the config's root seed (0 in both).
+
+    Image i of a subject is its i-th file by name, so every file is one image, once: an engine is told seeds, and the
+    root seed says which number each of them has. Real images have no counterfactuals: a prompt that is not the template
+    about one of the subjects is refused. An image is kept upright and in RGB, its pixels as they are.
+    """
+
+    inert = frozenset(_DEFAULTS)  #: what the files hold is identity; a file's prompt and seed are its image's own
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._path, self._template, self._seed = _read(settings)
+        self._files = real_images(settings)
+        # a prompt is looked up whole: no subject can be taken for another, nor for one with an attribute
+        self._subjects = {text: subject for subject in self._files for text in _texts(self._template, subject)}
+        most = max(map(len, self._files.values()))
+        self._index = {image_seed(self._seed, i): i for i in range(most)}
+
+    @classmethod
+    def absolute(cls, settings: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
+        """Settings whose `path` means the same from everywhere; a relative one is looked for in `folders`."""
+        path = Path(_read(settings)[0]).expanduser()
+        places = (folder / path for folder in folders)
+        return {**settings, "path": next((str(p.absolute()) for p in places if p.exists()), str(path))}
+
+    @classmethod
+    def identity(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """SHA-256 of every file, in order: images that were changed, added or taken away are another model."""
+        files = real_images(settings)
+        return {"images": {subject: [_sha256(file) for file in found] for subject, found in files.items()}}
+
+    @classmethod
+    def preflight(cls, settings: Mapping[str, Any]) -> None:
+        """ConfigError if a file is no image by its header."""
+        for file in (file for found in real_images(settings).values() for file in found):
+            try:
+                Image.open(file).close()
+            except OSError as error:
+                raise ConfigError(f"{file} is no image: {error}; take it out of the folder") from None
+
+    def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[Image.Image | Withheld]:
+        """The files with these seeds' numbers, decoded; ABSENT where there are no more, for batches are whole.
+
+        Raises:
+            ConfigError: a prompt that is no subject's initial one; another root seed; a file that cannot be decoded;
+                an adapter.
+        """
+        if adapter:
+            raise ConfigError("real images have no weights that an adapter could change")
+        if prompt not in self._subjects:
+            raise ConfigError(
+                f"real images of '{prompt}' are asked for{nearest(prompt, self._subjects)}; a folder of real images "
+                f"has no counterfactuals, and nothing but '{self._template}' of the subjects in {self._path}"
+            )
+        subject = self._subjects[prompt]
+        return [self._image(self._files[subject], seed) for seed in seeds]
+
+    def _image(self, files: Sequence[Path], seed: int) -> Image.Image | Withheld:
+        index = self._index.get(seed, len(files))
+        if index < len(files):
+            return _decoded(files[index])
+        if seed not in self._index and all(image_seed(self._seed, i) != seed for i in range(MOST)):
+            raise ConfigError(
+                f"no image has the seed {seed} under the root seed {self._seed}; give the folder engine the `seed` "
+                "of the config among its settings"
+            )
+        return Withheld(Image.new("RGB", (1, 1)), ABSENT)
+
+
+def real_images(settings: Mapping[str, Any]) -> dict[str, tuple[Path, ...]]:
+    """The files of every subject, sorted by name; subjects as the dataset spells them, sorted.
+
+    Raises:
+        ConfigError: no such folder, none in it, two for one subject, or images that lie beside the subjects' folders.
+    """
+    path = Path(_read(settings)[0])
+    if not path.is_dir():
+        raise ConfigError(f"there is no folder '{path}' of real images; it has a folder for each subject")
+    found: dict[str, tuple[Path, ...]] = {}
+    for place in sorted(path.iterdir()):
+        if place.suffix.lower() in SUFFIXES and place.is_file():
+            raise ConfigError(f"{place}: whose image is it? Put it into {path}/<subject>/")
+        if place.is_dir() and not place.name.startswith("."):
+            subject = " ".join(place.name.replace("_", " ").split())
+            if subject in found:
+                raise ConfigError(f"{place}: there is another folder for '{subject}'; put all its images into one")
+            found[subject] = tuple(sorted(filter(_is_image, place.iterdir())))
+    if not any(found.values()):
+        raise ConfigError(f"there are no images ({', '.join(sorted(SUFFIXES))}) in '{path}/<subject>/'")
+    return found
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
+
+
+def _read(settings: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Path, template and root seed; ConfigError names the key that is wrong."""
+    for key in settings:
+        if key not in _DEFAULTS:
+            raise ConfigError(f"the folder engine has no setting '{key}'{nearest(key, _DEFAULTS)}")
+    path, template, seed = ({**_DEFAULTS, **settings}[key] for key in ("path", "template", "seed"))
+    if not isinstance(path, str) or not path:
+        raise ConfigError(f"the folder engine needs a `path`, the folder of real images; got {path!r}")
+    if not isinstance(template, str) or template.count("{subject}") != 1:
+        raise ConfigError(f"the folder engine's `template` has {{subject}} in it once, got {template!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"the folder engine's `seed` is a whole number of at least 0, got {seed!r}")
+    return path, template, seed
+
+
+def _texts(template: str, subject: str) -> tuple[str, ...]:
+    """The initial prompt, with the template's article and with either: a dataset may mend "A photo of a engineer"."""
+    articles = (re.sub(r"\b([Aa])n?(\s+)(?=\{subject\})", rf"\g<1>{n}\g<2>", template) for n in ("", "n"))
+    return tuple(text.replace("{subject}", subject) for text in (template, *articles))
+
+
+def _decoded(file: Path) -> Image.Image:
+    """RGB pixels, turned as the camera was held: a VLM is not told of it."""
+    try:
+        with Image.open(file) as image:
+            return ImageOps.exif_transpose(image).convert("RGB")
+    except (OSError, SyntaxError) as error:  # Pillow's of a broken PNG is a SyntaxError
+        raise ConfigError(f"{file} cannot be read as an image: {error}; take it out of the folder") from None
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

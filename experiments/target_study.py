@@ -1,0 +1,268 @@
+"""The paper's study of another ideal distribution: what becomes of IS when D* is that of real images.
+
+Appendix, "Using Real World Biases" (Figure "Modifying D*"): 48 real images of computer programmers in the place of the
+uniform D* turn Kandinsky's IS of clothing on itself from +0.88 to -0.79. D* is measured on real images here, or read
+from a table. Real images give D* alone: the paper's real images were not intervened on.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from experiments.analysis import Settings, matrices, uncertainty
+from experiments.answers import coded_answers
+from experiments.dataset_model import Dataset
+from experiments.lab import Observations
+from experiments.sensitivity import check_target
+from experiments.tally import tally
+from results.errors import AnswersError, ConfigError, nearest
+
+__all__ = ["Targets", "flip_summary", "flips", "observed_targets", "read_targets", "real_targets", "with_targets"]
+
+Shares = NDArray[np.float64]
+_ENTRY = ["model", "subject", "source_axis", "target_axis"]
+_COLUMNS = ("subject", "axis", "attribute", "share")
+_SURE = 1.96  #: standard errors that a value must be away from 0 for its sign to be believed
+
+
+@dataclass(frozen=True)
+class Targets:
+    """D* by subject and axis: `shares[subject][axis]` (k,) in attribute order; it need not have every axis or subject.
+
+    `n[subject][axis]` are the images behind the shares (not whole for exact probabilities); empty for a D* that was
+    given and not measured.
+    """
+
+    shares: Mapping[str, Mapping[str, Shares]]
+    n: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def frame(self, dataset: Dataset) -> pd.DataFrame:
+        """As a table that `read_targets` reads: subject, axis, attribute, share, and n (NaN where nobody counted)."""
+        rows = [
+            (subject, axis, attribute, float(share), self.n.get(subject, {}).get(axis, np.nan))
+            for subject, by_axis in self.shares.items()
+            for axis, shares in by_axis.items()
+            for attribute, share in zip(dataset.axis(axis).attributes, shares, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=[*_COLUMNS, "n"])
+
+
+def real_targets(answers: pd.DataFrame, dataset: Dataset, model: str | None = None) -> Targets:
+    """D* of every subject of `dataset`, from `answers` to real images, as `results.tables.read_answers` returns them.
+
+    The images are those of the initial prompts of `model`, which need not be named where it is the only one. D* has the
+    axes that they answer.
+
+    Raises:
+        AnswersError: no table over the dataset; no such model; a subject without a valid image for one of the axes.
+    """
+    counted = tally(coded_answers(answers, dataset), dataset)
+    models = sorted({name for name, _ in counted.groups})
+    if model is None and len(models) > 1:
+        raise AnswersError(f"the answers are about several models; name that of the real images: {', '.join(models)}")
+    model = models[0] if model is None and models else model
+    if model not in models:
+        raise AnswersError(f"the answers are not about a model '{model}'{nearest(str(model), models)}")
+    place = {subject: group for group, (name, subject) in enumerate(counted.groups) if name == model}
+    initial = {axis.name: counted.counts[axis.name][:, 0] for axis in counted.targets}  # (P, k) each
+    axes = [name for name, counts in initial.items() if counts[list(place.values())].any()]
+    return _measured(
+        {
+            subject: {name: initial[name][place[subject]] for name in axes} if subject in place else {}
+            for subject in dataset.subjects
+        },
+        f"model '{model}'",
+    )
+
+
+def observed_targets(observations: Sequence[Observations]) -> Targets:
+    """D* of the subjects of `observations`, the initial prompts' cells of a model of real images.
+
+    Raises:
+        AnswersError: a cell with failures; a subject without a valid image.
+        ValueError: a cell of an intervention.
+    """
+    for cell in observations:
+        if cell.prompt.source_axis:
+            raise ValueError(f"D* is that of initial prompts, not of {cell.prompt.text!r}")
+        if cell.failures:
+            raise AnswersError(f"D* of '{cell.prompt.subject}' cannot be measured: {cell.failures[0]}")
+    return _measured({cell.prompt.subject: cell.counts for cell in observations}, "the real images")
+
+
+def _measured(counts: Mapping[str, Mapping[str, NDArray[np.integer] | Shares]], what: str) -> Targets:
+    """D* of `counts[subject][axis]` (k,); AnswersError for a subject of whom nothing is counted."""
+    for subject, by_axis in counts.items():
+        empty = [axis for axis, each in by_axis.items() if not each.sum()]
+        if empty or not by_axis:
+            about = f" answers axis '{empty[0]}'" if len(empty) < len(by_axis) else ""
+            raise AnswersError(
+                f"{what}: no valid image of '{subject}'{about}, so it has no D*; add some, or leave the subject out"
+            )
+    return Targets(
+        {subject: {axis: each / each.sum() for axis, each in by_axis.items()} for subject, by_axis in counts.items()},
+        {subject: {axis: float(each.sum()) for axis, each in by_axis.items()} for subject, by_axis in counts.items()},
+    )
+
+
+def read_targets(path: str | Path, dataset: Dataset) -> Targets:
+    """D* from a CSV with a row for every attribute: columns axis, attribute, share and, if it likes, subject.
+
+    Without a subject, a row is about all of them; the rows of a subject's own take the place of those. A column `n` is
+    passed over: `Targets.frame` writes it.
+
+    Raises:
+        ConfigError: names the file and the line, and what would be right, wherever shares are no distribution over an
+            axis of `dataset`, or a name is none of its.
+    """
+    path = Path(path)
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    last: dict[tuple[str, str], int] = {}
+    for line, subject, axis, attribute, share in _rows(path, dataset):
+        shares = found.setdefault((subject, axis), {})
+        if attribute in shares:
+            raise ConfigError(f"{path}, line {line}: '{attribute}' of axis '{axis}' has a share already")
+        shares[attribute], last[subject, axis] = share, line
+    if not found:
+        raise ConfigError(f"{path}: has no rows")
+    checked = {}
+    for (subject, axis), shares in found.items():
+        where, attributes = f"{path}, line {last[subject, axis]}", dataset.axis(axis).attributes
+        lacking = [attribute for attribute in attributes if attribute not in shares]
+        if lacking:
+            about = f" of '{subject}'" if subject else ""
+            raise ConfigError(f"{where}: axis '{axis}'{about} has no share for '{lacking[0]}'; give it one, or 0")
+        try:
+            checked[subject, axis] = check_target([shares[attribute] for attribute in attributes], attributes, axis)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+    by_subject: dict[str, dict[str, Shares]] = {}
+    for subject, axis in ((subject, axis.name) for subject in dataset.subjects for axis in dataset.axes):
+        own = checked.get((subject, axis), checked.get(("", axis)))
+        if own is not None:
+            by_subject.setdefault(subject, {})[axis] = own
+    return Targets(by_subject)
+
+
+def _rows(path: Path, dataset: Dataset) -> Iterator[tuple[int, str, str, str, float]]:
+    """(line, subject, axis, attribute, share) of every row, its names those of `dataset`."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True, skipinitialspace=True)
+            names = [name.strip() for name in next(reader, [])]
+            _check_header(path, names)
+            for values in reader:
+                if not any(value.strip() for value in values):
+                    continue
+                where = f"{path}, line {reader.line_num}"
+                if len(values) != len(names):
+                    raise ConfigError(f"{where}: has {len(values)} fields for {len(names)} columns")
+                row = {name: value.strip() for name, value in zip(names, values, strict=True)}
+                yield reader.line_num, *_checked(where, row, dataset)
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a text file (UTF-8); expected CSV") from None
+    except csv.Error as error:
+        raise ConfigError(f"{path}, line {reader.line_num}: not valid CSV: {error}") from None
+    except OSError as error:
+        near = nearest(path.name, [p.name for p in path.parent.glob("*.csv")]) if not path.exists() else ""
+        raise ConfigError(f"{path} cannot be read: {error.strerror}{near}") from None
+
+
+def _check_header(path: Path, names: list[str]) -> None:
+    """A misspelt `subject` would give every subject what was meant for one, so unknown columns are refused."""
+    for name in names:
+        if name not in (*_COLUMNS, "n"):
+            raise ConfigError(f"{path}, line 1: unknown column '{name}'{nearest(name, _COLUMNS)}")
+        if names.count(name) > 1:
+            raise ConfigError(f"{path}, line 1: has two columns called '{name}'")
+    for name in _COLUMNS[1:]:
+        if name not in names:
+            raise ConfigError(f"{path}, line 1: has no column '{name}'; a table of D* has {', '.join(_COLUMNS)}")
+
+
+def _checked(where: str, row: Mapping[str, str], dataset: Dataset) -> tuple[str, str, str, float]:
+    subject = row.get("subject", "")
+    if subject and subject not in dataset.subjects:
+        raise ConfigError(f"{where}: no subject '{subject}'{nearest(subject, dataset.subjects)}")
+    try:
+        axis = dataset.axis(row["axis"])
+        axis.counterfactual(row["attribute"])
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    try:
+        share = float(row["share"])
+    except ValueError:
+        raise ConfigError(f"{where}: share is '{row['share']}'; it is a number between 0 and 1") from None
+    if not 0 <= share <= 1:
+        raise ConfigError(f"{where}: share is {share:g}; it is between 0 and 1")
+    return subject, axis.name, row["attribute"], share
+
+
+def with_targets(settings: Settings, targets: Targets, subject: str) -> Settings:
+    """`settings` with D* of `subject` as the target of every axis that it has.
+
+    What counterfactuals weigh stays with the settings: the same under `intervention: uniform`, the paper's; under
+    `intervention: target` they weigh as the target says, which is D* now.
+    """
+    return replace(settings, targets={**settings.targets, **targets.shares.get(subject, {})})
+
+
+def flips(answers: pd.DataFrame, settings: Settings, targets: Targets) -> pd.DataFrame:
+    """IS[x, y] from the settings' own targets (before) and from D* (after), for every y that D* says something about.
+
+    `answers` are a sweep's, as `results.tables.read_answers` returns them; models, subjects and axes keep the order of
+    `matrices`. Columns: model, subject, source_axis, target_axis, is_before, se_before, is_after, se_after,
+    w_init_before, w_init_after, and `flipped`: the sign is another, and both values are away from 0 by more than 1.96
+    standard errors (never where one is NaN). Standard errors are those of `uncertainty`: they take D* as it is, and
+    know nothing of the images behind it.
+
+    Raises:
+        AnswersError: a table that is not one over the settings' dataset.
+        ConfigError: D* is about none of its subjects and axes.
+    """
+    before = _with_errors(answers, settings)  # of the whole table: its rows are those that the study has
+    parts = [
+        _with_errors(rows, with_targets(settings, targets, str(subject)))
+        for subject, rows in answers.groupby("subject", sort=False)
+        if subject in targets.shares
+    ]
+    named = zip(before["subject"], before["target_axis"], strict=True)
+    before = before[[axis in targets.shares.get(subject, {}) for subject, axis in named]]
+    if before.empty:
+        raise ConfigError(f"D* is about {', '.join(targets.shares) or 'nobody'}, and the answers are about others")
+    table = before.merge(pd.concat(parts), "left", on=_ENTRY, suffixes=("_before", "_after"), validate="1:1")
+    sure = [np.abs(table[f"is_{when}"]) > _SURE * table[f"se_{when}"] for when in ("before", "after")]
+    table["flipped"] = (table["is_before"] * table["is_after"] < 0) & sure[0] & sure[1]
+    values = [f"{name}_{when}" for when in ("before", "after") for name in ("is", "se")]
+    return table[[*_ENTRY, *values, "w_init_before", "w_init_after", "flipped"]]
+
+
+def _with_errors(answers: pd.DataFrame, settings: Settings) -> pd.DataFrame:
+    """Columns model, subject, source_axis, target_axis, is, w_init, se."""
+    found = matrices(answers, settings)[[*_ENTRY, "is", "w_init"]]
+    return found.assign(se=uncertainty(answers, settings)["se"])  # in the same rows
+
+
+def flip_summary(table: pd.DataFrame) -> pd.DataFrame:
+    """How much D* changes, by model, from the rows of `flips`.
+
+    Columns: model, entries (defined before and after), flipped, share of them, and the strongest flip, that whose IS
+    moves most: subject, source_axis, target_axis, is_before, is_after ("" and NaN where nothing flips).
+    """
+    rows = []
+    for model, group in table.groupby("model", sort=False):
+        defined, flipped = group.dropna(subset=["is_before", "is_after"]), group[group["flipped"]]
+        share = len(flipped) / len(defined) if len(defined) else np.nan
+        strongest: tuple[object, ...] = ("", "", "", np.nan, np.nan)
+        if len(flipped):
+            at = int(np.argmax(np.abs(flipped["is_before"] - flipped["is_after"])))
+            strongest = tuple(flipped.iloc[at][[*_ENTRY[1:], "is_before", "is_after"]])
+        rows.append((model, len(defined), len(flipped), share, *strongest))
+    return pd.DataFrame(rows, columns=["model", "entries", "flipped", "share", *_ENTRY[1:], "is_before", "is_after"])

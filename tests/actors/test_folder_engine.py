@@ -1,0 +1,222 @@
+"""A folder of real images in the place of a model: every file once, and nothing that is not in it."""
+
+import io
+import itertools
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from actors.engines import ABSENT, TTI_ENGINES, Withheld, engine_class
+from actors.folder_engine import FolderEngine, real_images
+from actors.tti import ImageBatch, TTIActor, read_images
+from experiments.dataset import load_dataset
+from experiments.prompts import initial_prompt, prompts_of
+from results.errors import ConfigError
+from results.identity import image_key, image_seed
+from results.store import Store
+
+NURSE, POLICE = "A photo of a nurse", "A photo of a police"
+HOMES = {"nurse": 8, "police": 8, "politician": 16, "computer_programmer": 10}
+
+
+def pixels(number: int) -> np.ndarray:
+    return np.random.default_rng(number).integers(0, 256, (6, 4, 3), np.uint8)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Files of noise of their own each, written in another order than that of their names."""
+    for home, (folder, files) in enumerate(HOMES.items()):
+        (tmp_path / "photos" / folder).mkdir(parents=True)
+        for i in reversed(range(files)):
+            Image.fromarray(pixels(100 * home + i)).save(tmp_path / "photos" / folder / f"{i:02}.png")
+    return tmp_path / "photos"
+
+
+def seeds(*index: int, root: int = 0) -> list[int]:
+    return [image_seed(root, i) for i in index]
+
+
+def same(image: Image.Image, number: int) -> bool:
+    return np.array_equal(np.asarray(image), pixels(number))
+
+
+def test_the_engine_is_known_by_its_name():
+    assert engine_class("folder", TTI_ENGINES) is FolderEngine
+
+
+def test_image_i_is_file_i_whatever_batch_it_is_in(photos):
+    engine = FolderEngine({"path": str(photos)})
+    made = engine.generate("A photo of a politician", seeds(*range(8)))
+    made += engine.generate("A photo of a politician", seeds(*range(8, 16)))
+    assert all(same(image, 200 + i) for i, image in enumerate(made))
+    assert same(engine.generate("A photo of a politician", seeds(5))[0], 205)
+
+
+def test_a_subject_is_never_taken_for_another(photos):
+    engine = FolderEngine({"path": str(photos)})
+    assert same(engine.generate(POLICE, seeds(0))[0], 100)
+    assert same(engine.generate("A photo of a politician", seeds(0))[0], 200)
+    assert same(engine.generate("A photo of a computer programmer", seeds(0))[0], 300)
+
+
+def test_every_initial_prompt_of_the_dataset_finds_its_folder_and_no_counterfactual_does(tmp_path):
+    original = load_dataset("occupation")
+    for number, subject in enumerate(original.subjects):
+        place = tmp_path / (subject.replace(" ", "_") if number % 2 else subject)
+        place.mkdir()
+        Image.fromarray(pixels(number)).save(place / "photo.png")
+    engine = FolderEngine({"path": str(tmp_path)})
+    mended = load_dataset({"name": "mended", "extends": "occupation", "verbatim": False})
+    for dataset, (number, subject) in itertools.product((original, mended), enumerate(original.subjects)):
+        assert same(engine.generate(initial_prompt(dataset, subject).text, seeds(0))[0], number)
+        for prompt in prompts_of(dataset, subject)[1:]:
+            with pytest.raises(ConfigError, match="has no counterfactuals"):
+                engine.generate(prompt.text, seeds(0))
+
+
+def test_another_template_is_a_setting(photos):
+    engine = FolderEngine({"path": str(photos), "template": "{subject}, a portrait"})
+    assert same(engine.generate("police, a portrait", seeds(3))[0], 103)
+    with pytest.raises(ConfigError, match=r"nothing but '\{subject\}, a portrait' of the subjects in"):
+        engine.generate(POLICE, seeds(3))
+
+
+def test_the_rest_of_a_whole_batch_is_absent(photos):
+    engine = FolderEngine({"path": str(photos)})
+    last = engine.generate("A photo of a computer programmer", seeds(*range(8, 16)))
+    assert [isinstance(image, Withheld) for image in last] == [False] * 2 + [True] * 6
+    assert {image.reason for image in last[2:]} == {ABSENT}
+    assert [image.reason for image in engine.generate(NURSE, seeds(96))] == [ABSENT]
+
+
+def test_another_root_seed_is_refused_unless_it_is_told(photos):
+    with pytest.raises(ConfigError, match="under the root seed 0; give the folder engine the `seed` of the config"):
+        FolderEngine({"path": str(photos)}).generate(NURSE, seeds(0, root=7))
+    engine = FolderEngine({"path": str(photos), "seed": 7})
+    assert [same(image, i) for i, image in enumerate(engine.generate(NURSE, seeds(*range(8), root=7)))] == [True] * 8
+
+
+def test_a_photo_is_kept_as_the_camera_was_held(photos):
+    """EXIF says "turn me", and a VLM's own reader does not."""
+    upright = np.zeros((20, 40, 3), np.uint8)
+    upright[:, :20] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise when it is shown
+    sideways = Image.fromarray(upright).transpose(Image.Transpose.ROTATE_90)
+    for name in ("00.png", "01.png"):
+        (photos / "nurse" / name).unlink()
+    sideways.save(photos / "nurse" / "00.JPEG", exif=exif, quality=95)
+    Image.fromarray(upright).convert("L").save(photos / "nurse" / "01.webp", lossless=True)
+    for image in FolderEngine({"path": str(photos)}).generate(NURSE, seeds(0, 1)):
+        assert (image.mode, image.size) == ("RGB", (40, 20))
+        assert np.abs(np.asarray(image).astype(int) - upright).max() < 30
+
+
+def test_the_actor_keeps_the_files_pixels_in_the_store(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("actors.tti.begin", lambda *_: None)  # this process is not the actor's own
+    actor = TTIActor("real", "folder", {"path": str(photos)}, str(tmp_path / "store"), 1, "/nowhere/real.log")
+    actor.load()
+    numbers = tuple(seeds(*range(8)))
+    keys = tuple(image_key("m", NURSE, "", seed) for seed in numbers)
+    batch = ImageBatch("images/real/0.parquet", "real", NURSE, "", numbers, keys)
+    actor.generate(batch)
+    assert actor.commit(batch)[0] == 0
+    kept = read_images(Store(str(tmp_path / "store")), batch.shard, keys)
+    assert all(same(Image.open(io.BytesIO(image)), i) for i, image in enumerate(kept))
+
+
+def test_identity_is_what_the_files_hold_in_order(photos):
+    settings = {"path": str(photos)}
+    known = FolderEngine.identity(settings)
+    os.utime(photos / "nurse" / "00.png")
+    (photos / "nurse" / "notes.txt").write_text("where they are from")
+    (photos / "nurse" / "._00.png").write_bytes(b"of a file manager")
+    moved = photos.rename(photos.with_name("moved"))
+    assert FolderEngine.identity({"path": str(moved)}) == known
+    assert FolderEngine.inert >= {"path"}
+
+    def changed() -> bool:
+        nonlocal known
+        known, before = FolderEngine.identity({"path": str(moved)}), known
+        return known != before
+
+    Image.fromarray(pixels(7777)).save(moved / "nurse" / "03.png")
+    assert changed()
+    (moved / "nurse" / "00.png").rename(moved / "nurse" / "99.png")
+    assert changed()
+    (moved / "police" / "07.png").unlink()
+    assert changed()
+    (moved / "police").rename(moved / "guard")
+    assert changed()
+    assert not changed()
+
+
+def test_a_relative_path_is_found_beside_the_config(photos, tmp_path):
+    assert FolderEngine.absolute({"path": "photos", "seed": 1}, [tmp_path / "other", tmp_path]) == {
+        "path": str(photos),
+        "seed": 1,
+    }
+    with pytest.raises(ConfigError, match="there is no folder 'pictures' of real images"):
+        FolderEngine.identity(FolderEngine.absolute({"path": "pictures"}, [tmp_path]))
+
+
+def test_folders_are_subjects(photos):
+    found = real_images({"path": str(photos)})
+    assert {subject: len(files) for subject, files in found.items()} == {
+        "computer programmer": 10, "nurse": 8, "police": 8, "politician": 16,
+    }  # fmt: skip
+    assert [file.name for file in found["nurse"]] == [f"{i:02}.png" for i in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "needs a `path`"),
+        ({"path": 3}, "needs a `path`.*got 3"),
+        ({"path": "x", "pth": "y"}, "no setting 'pth'; did you mean 'path'"),
+        ({"path": "x", "template": "A photo"}, "`template` has {subject} in it once, got 'A photo'"),
+        ({"path": "x", "seed": "0"}, "`seed` is a whole number of at least 0, got '0'"),
+        ({"path": "x", "seed": True}, "`seed` is a whole number"),
+        ({"path": "x", "seed": -1}, "`seed` is a whole number"),
+    ],
+)
+def test_settings_that_are_wrong_are_named(settings, message):
+    for use in (FolderEngine, FolderEngine.identity, lambda given: FolderEngine.absolute(given, [])):
+        with pytest.raises(ConfigError, match=message):
+            use(settings)
+
+
+def test_folders_that_are_wrong_are_named(photos):
+    settings = {"path": str(photos)}
+    (photos / "computer programmer").mkdir()
+    with pytest.raises(ConfigError, match="there is another folder for 'computer programmer'"):
+        real_images(settings)
+    (photos / "computer programmer").rmdir()
+    Image.fromarray(pixels(0)).save(photos / "stray.png")
+    with pytest.raises(ConfigError, match=r"stray.png: whose image is it\? Put it into .*<subject>"):
+        real_images(settings)
+    (photos / "police" / "empty").mkdir()
+    for file in (photos / "police").glob("*.png"):
+        file.unlink()
+    with pytest.raises(ConfigError, match=r"there are no images .*in '.*police/<subject>/'"):
+        real_images({"path": str(photos / "police")})
+
+
+def test_a_file_that_is_no_image_is_named_before_work_starts_and_a_broken_one_when_it_is_read(photos):
+    settings = {"path": str(photos)}
+    FolderEngine.preflight(settings)
+    whole = (photos / "nurse" / "02.png").read_bytes()
+    (photos / "nurse" / "02.png").write_bytes(whole[: len(whole) - 40])
+    with pytest.raises(ConfigError, match=r"02\.png cannot be read as an image"):
+        FolderEngine(settings).generate(NURSE, seeds(2))
+    (photos / "nurse" / "02.png").write_text("<html>not found</html>")
+    with pytest.raises(ConfigError, match=r"02\.png is no image"):
+        FolderEngine.preflight(settings)
+
+
+def test_an_adapter_is_refused(photos):
+    with pytest.raises(ConfigError, match="no weights that an adapter could change"):
+        FolderEngine({"path": str(photos)}).generate(NURSE, seeds(0), "sha256:1")
