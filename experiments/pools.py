@@ -7,6 +7,7 @@ each set is observed once, however many problems ask for it and whenever they do
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -106,12 +107,15 @@ class Pools:
 
     def __init__(self, lab: Lab, mitigator: Mitigator) -> None:
         self.mitigator = mitigator
+        self.asked: Counter[int] = Counter()  #: prompts asked for, as often as they were, by their number of images
         self._lab = lab
         self._known: dict[tuple[str, PromptSet], Pooled] = {}
         self._flight: dict[tuple[str, PromptSet], asyncio.Task[Pooled]] = {}
 
     async def observe(self, model: str, sets: Sequence[PromptSet]) -> list[Pooled]:
         """What each of `sets` shows on `model`, in their order, once all that they need has ended."""
+        for each in sets:
+            self.asked.update(each.images)
         new = {each: self._task(model, each) for each in sets if (model, each) not in self._known}
         if new:
             await asyncio.wait(new.values())  # not gather: who is cancelled does not cancel what others wait for

@@ -10,7 +10,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ALL", "GREEDY", "OWN", "TOLERANCE", "Strategy", "View", "random_order"]
+from results.errors import ConfigError, nearest
+
+__all__ = ["ALL", "GREEDY", "OWN", "TOLERANCE", "Strategy", "View", "random_order", "strategies_of"]
 
 TOLERANCE = 1e-9  #: gains and distances that differ by less are the same; a sum's last bits decide nothing
 
@@ -116,6 +118,18 @@ ALL: Strategy = _InOrder("all", stops=False)
 def random_order(seed: int) -> Strategy:
     """The chosen axes in random order, drawn for every model and subject by `seed`."""
     return _InOrder("random", seed=seed)
+
+
+def strategies_of(names: object, seed: int) -> list[Strategy]:
+    """Strategies by name, one or a list, none twice. Raises ConfigError for what is none."""
+    listed = [names] if isinstance(names, str) else names
+    known = {strategy.name: strategy for strategy in (GREEDY, ALL, OWN, random_order(seed))}
+    if not isinstance(listed, Sequence) or not listed:
+        raise ConfigError(f"strategy is {names!r}; it is one of {', '.join(known)}, or a list of them")
+    for name in listed:
+        if name not in known:
+            raise ConfigError(f"strategy: there is none called '{name}'{nearest(str(name), known)}")
+    return [known[name] for name in dict.fromkeys(listed)]
 
 
 def _largest(gain: Mapping[str, float], axes: Sequence[str]) -> str:

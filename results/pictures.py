@@ -6,11 +6,12 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from PIL import Image
 
 from results.errors import StoreError
-from results.identity import batch_key, image_seed
+from results.identity import batch_key, image_key, image_seed
 from results.record import FIRST
 from results.store import Store
 
@@ -41,6 +42,11 @@ class Album:
         self._folders: dict[str, str] = {}
         self.size = 0
 
+    def first(self, model: str, prompt: str, count: int) -> list[Picture]:
+        """The first `count` images of a prompt, FIRST at most, of the model as it is, without an adapter."""
+        identity = self._models.get(model, "")
+        return self.pictures(model, prompt, [image_key(identity, prompt, "", seed) for seed in self._seeds[:count]])
+
     def pictures(self, model: str, prompt: str, image_keys: Sequence[str]) -> list[Picture]:
         """The images `image_keys` of the first batch of a prompt. What is not there is a Picture without a URI."""
         identity = self._models.get(model, "")
@@ -48,21 +54,24 @@ class Album:
             self._folders[model] = self._store.folder("images", model, identity)
         shard = f"{self._folders[model]}/{batch_key(identity, prompt, '', self._seeds)}.parquet"
         try:
-            table = self._store.read(shard).select(["image_key", "image"])
+            table = self._store.read(shard).select(["image_key", "image", "withheld"])
         except FileNotFoundError:
             return [Picture("", missing="image not in the store")] * len(image_keys)
         except (StoreError, OSError):
             return [Picture("", missing="image not readable in the store: run seesaw verify")] * len(image_keys)
-        held = dict(zip(table.column("image_key").to_pylist(), table.column("image").to_pylist(), strict=True))
+        held = {row["image_key"]: row for row in table.to_pylist()}
         found = [
-            _picture(held[key]["bytes"]) if key in held else Picture("", missing="image not in the store")
-            for key in image_keys
+            _picture(held[key]) if key in held else Picture("", missing="image not in the store") for key in image_keys
         ]
         self.size += sum(len(picture.uri) for picture in found)
         return found
 
 
-def _picture(encoded: bytes) -> Picture:
+def _picture(row: Mapping[str, Any]) -> Picture:
+    """The image of a row of the store, unless it was withheld: what a safety checker flagged is shown to nobody."""
+    if row["withheld"]:
+        return Picture("", missing=f"withheld: {row['withheld']}")
+    encoded: bytes = row["image"]["bytes"]
     try:
         with Image.open(io.BytesIO(encoded)) as image:
             image.load()

@@ -15,19 +15,23 @@ import pyarrow.parquet as pq
 import yaml
 
 from results.errors import RunDirectoryError
+from results.mitigation import Case, Key, read_mitigation
+from results.mitigation_matrices import Matrix, read_matrices
 from results.tables import DISTRIBUTIONS, FAILURES, MATRICES, TRUTH, UNCERTAINTY, WITHHELD, about_of
 
-__all__ = ["FIRST", "Record", "read_record", "read_run"]
+__all__ = ["FIRST", "Mitigation", "Record", "Sweep", "read_record", "read_run"]
 
 FIRST = 8  #: images of every cell that may serve as examples: those of its first batch
 _CELL = ["model", "subject", "source_axis", "source_value"]
 _EXAMPLE = [*_CELL, "image", "axis", "answer", "prompt", "image_key"]
 _ENTRY = ["model", "subject", "source_axis", "target_axis"]
+_OF_SWEEPS = ("answers", "distributions", "matrices", "uncertainty")
+_OF_MITIGATIONS = ("mitigation", "mitigation_matrices")
 
 
 @dataclass(frozen=True)
-class Record:
-    """A run that has been measured.
+class Sweep:
+    """What a sweep measured.
 
     `matrix` has the columns of matrices.parquet, then se, low, high, and exact, the exact IS, NaN where it is not
     known; `truths` names the world whose exact values they are, by model; `cells` (model, subject, source_axis,
@@ -36,18 +40,35 @@ class Record:
     `answers` how many attributes were read in all.
     """
 
-    path: Path
-    run: Mapping[str, Any]  #: run.json
-    config: Mapping[str, Any]  #: config.yaml
     about: Mapping[str, Any]  #: metric, targets and intervention, as the tables themselves say
     matrix: pd.DataFrame
     truths: Mapping[str, str]
     distributions: pd.DataFrame
-    failures: pd.DataFrame
     cells: pd.DataFrame
     withheld: pd.DataFrame
     examples: pd.DataFrame
     answers: int
+
+
+@dataclass(frozen=True)
+class Mitigation:
+    """What mitigations did: every case, and by case and step the matrix that it saw, where it saw one."""
+
+    about: Mapping[str, Any]  #: as of a sweep
+    cases: tuple[Case, ...]
+    matrices: Mapping[Key, Mapping[int, Matrix]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run that has been measured: a sweep, a mitigation, or both."""
+
+    path: Path
+    run: Mapping[str, Any]  #: run.json
+    config: Mapping[str, Any]  #: config.yaml
+    failures: pd.DataFrame
+    sweep: Sweep | None
+    mitigation: Mitigation | None
 
     @property
     def models(self) -> Mapping[str, str]:
@@ -57,12 +78,36 @@ class Record:
 
 
 def read_run(run: Path) -> Record:
-    """Read the run directory `run`.
+    """Read the run directory `run`. A sweep, or a mitigation, is there if any of its tables is.
 
     Raises:
         RunDirectoryError: it is none, nothing has been measured in it yet, or a file of it cannot be read.
     """
-    record = _run_json(run)
+    record, config = _run_json(run), _config(run)
+    has_mitigation = _holds(run, _OF_MITIGATIONS)
+    return Record(
+        path=run,
+        run=record,
+        config=config,
+        sweep=_sweep(run) if _holds(run, _OF_SWEEPS) or not has_mitigation else None,
+        mitigation=_mitigation(run) if has_mitigation else None,
+        failures=_frame(run, "failures", FAILURES.names),
+    )
+
+
+def _holds(run: Path, names: Sequence[str]) -> bool:
+    return any((run / f"{name}.parquet").is_file() for name in names)
+
+
+def _mitigation(run: Path) -> Mitigation:
+    path = run / "mitigation.parquet"
+    cases = read_mitigation(path)
+    if not cases:
+        raise RunDirectoryError(f"'{path}' holds no case; `seesaw mitigate {run / 'config.yaml'}` makes some")
+    return Mitigation(about_of(path), tuple(cases), read_matrices(run / "mitigation_matrices.parquet", cases))
+
+
+def _sweep(run: Path) -> Sweep:
     matrix = _frame(run, "matrices", MATRICES.names)
     spread = _frame(run, "uncertainty", [*_ENTRY, "se", "low", "high"], UNCERTAINTY)
     merged = matrix.merge(spread, how="left", on=_ENTRY)
@@ -75,15 +120,11 @@ def read_run(run: Path) -> Record:
     merged, truths = _beside_exact(run, merged)
     people = _table(run, "answers", [*_CELL, "answer"], [("axis", "=", "person")])
     withheld = _withheld(run)
-    return Record(
-        path=run,
-        run=record,
-        config=_config(run),
+    return Sweep(
         about=about_of(run / "matrices.parquet"),
         matrix=merged,
         truths=truths,
         distributions=_frame(run, "distributions", DISTRIBUTIONS.names),
-        failures=_frame(run, "failures", FAILURES.names),
         cells=_cells(run, people, withheld),
         withheld=withheld,
         examples=_words(_table(run, "answers", _EXAMPLE, [("image", "<", FIRST)])),
@@ -151,7 +192,8 @@ def _table(
 
 
 def _again(run: Path) -> str:
-    return f"bring `seesaw sweep {run / 'config.yaml'}` to its end"
+    verb = "mitigate" if _holds(run, _OF_MITIGATIONS) and not _holds(run, _OF_SWEEPS) else "sweep"
+    return f"bring `seesaw {verb} {run / 'config.yaml'}` to its end"
 
 
 def _frame(run: Path, name: str, columns: Sequence[str], schema: pa.Schema | None = None) -> pd.DataFrame:

@@ -2,75 +2,38 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from importlib.resources import files
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from numpy.typing import NDArray
 
-from results.agreement import Agreement, agreement, beside, compared
-from results.bars import AxisBars, Distributions, axis_bars, reasons, undefined
 from results.errors import RunDirectoryError
-from results.findings import Finding, MeanMatrix, drops, findings, mean_matrix, recurrent, shares, telling
-from results.heatmap import colour, colour_bar, heatmap, ink, signed
+from results.findings import findings
+from results.heatmap import colour_bar, signed
+from results.measured import measured
+from results.mitigated import mitigated
 from results.pictures import Album
-from results.record import Record, read_run
-from results.strips import Strip, strips
+from results.record import Mitigation, Record, read_run
 from results.tables import write_bytes
 
-__all__ = ["write_report"]
+__all__ = ["environment", "write_report"]
 
-_STRONGEST = 6  # findings of each sign that head the report
 _LISTED = 100  # failures, drop rates and the like that are listed; all are in the tables
-_DETAILED = 150  # pairs with distributions and example images, at most; all have their matrix
-_BYTES = 30_000_000  # of images in a report, after which no further pair gets any
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A model and a subject as the page shows them."""
-
-    number: int
-    model: str
-    subject: str
-    heatmap: Markup
-    telling: Finding | None  #: the entry to look at first
-    style: str  #: that entry's colours
-    axes: tuple[AxisBars, ...]
-    undefined: tuple[str, ...]  #: why entries are NaN
-    known: Distributions
-    detailed: bool = False
-    strips: tuple[Strip, ...] = ()
-    exact: Markup | None = None  #: the exact matrix, where anything of it is known
-    agreement: Agreement | None = None  #: of the measured matrix with it
-
-
-@dataclass(frozen=True)
-class Mean:
-    """The matrix of a model, averaged over its subjects; `partial` if an entry is undefined for any of them."""
-
-    model: str
-    subjects: int
-    heatmap: Markup
-    partial: bool
 
 
 def write_report(run: Path, store: str) -> Path:
     """Write `report/index.html` of the run directory `run`, with examples from `store`; returns its path.
 
-    The same files make the same bytes. An image that the store lacks leaves a note in its place.
+    It tells of the sweep, the mitigation or both that the directory holds. The same files make the same
+    bytes. An image that the store lacks leaves a note in its place.
 
     Raises:
         RunDirectoryError: `run` is no run directory, has not been measured, or a file of it cannot be read or written.
     """
-    page = _render(_context(read_run(run), store))
+    page = environment().get_template("report.html.j2").render(_context(read_run(run), store))
     path = run / "report" / "index.html"
     try:
         path.parent.mkdir(exist_ok=True)
@@ -80,11 +43,17 @@ def write_report(run: Path, store: str) -> Path:
     return path
 
 
-def _render(context: Mapping[str, Any]) -> str:
-    source = files("results").joinpath("report.html.j2").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"signed": signed, "percent": _percent, "count": lambda n: f"{n:,}", "clock": _clock}
-    return environment.from_string(source).render(context)
+def environment() -> Environment:
+    """Where the templates of this room are found, with the filters that they use."""
+    made = Environment(
+        loader=PackageLoader("results", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"signed": signed, "percent": _percent, "count": lambda n: f"{n:,}", "clock": _clock}
+    return made
 
 
 def _percent(share: float) -> str:
@@ -98,193 +67,66 @@ def _clock(time: str) -> str:
 
 
 def _context(record: Record, store: str) -> dict[str, Any]:
-    cells = findings(record.matrix)
-    limit = _limit(cells)
-    pairs, cut = _detailed(record, store, _pairs(record, cells, limit))
-    strongest = sorted((c for c in cells if c.sure and c.source != c.target), key=lambda c: c.value)
-    measured = {(pair.model, pair.subject): pair for pair in pairs}
-    wanted = itertools.product(record.models, record.run["fingerprint"].get("subjects", []))
-    dropped = drops(record.cells)
-    return {
+    sweep, mitigation = record.sweep, record.mitigation
+    cells = findings(sweep.matrix) if sweep else []
+    limit = _limit([*((c.source, c.target, c.value) for c in cells), *_entries(mitigation)])
+    fingerprint = record.run["fingerprint"]
+
+    def album() -> Album:  # one for each, so that neither leaves the other without images
+        return Album(store, record.models, fingerprint["seed"])
+
+    of_sweep = measured(sweep, cells, fingerprint, album(), limit) if sweep else {"lost": []}
+    settings = {name: _settings(part.about) for name, part in (("sweep", sweep), ("mitigate", mitigation)) if part}
+    of_mitigation = mitigated(mitigation, album(), limit) if mitigation else None
+    return of_sweep | {
         "name": str(record.config.get("name", record.path.name)),
         "config": record.config,
         "run": record.run,
-        "settings": _settings(record),
-        "counts": _counts(record),
-        "negative": [c for c in strongest if c.value < 0][:_STRONGEST],
-        "positive": [c for c in reversed(strongest) if c.value > 0][:_STRONGEST],
-        "shares": shares(cells),
-        "recurrent": recurrent(cells),
-        "beside": beside(cells, record.truths),
-        "worlds": record.truths,
-        "means": _means(record, limit),
-        "pairs": pairs,
-        "models": list(dict.fromkeys(pair.model for pair in pairs)),
-        "subjects": list(dict.fromkeys(pair.subject for pair in pairs)),
-        "by_name": measured,
-        "first": min(pairs, key=_rank),
-        "cut": cut,
-        "lost": [both for both in wanted if both not in measured],
-        "drops": dropped,
-        "uneven": sorted({(drop.model, drop.source) for drop in dropped if drop.uneven}),
+        "sweep": sweep is not None,
+        "mitigation": of_mitigation,
+        "others_too": record.run.get("command") not in (None, *(settings if len(settings) == 1 else ())),
+        "every_settings": settings,
+        "settings": next(iter(settings.values())),
+        "all_models": _names(of_sweep.get("models", []), of_mitigation.models if of_mitigation else []),
+        "all_subjects": _names(of_sweep.get("subjects", []), of_mitigation.subjects if of_mitigation else []),
+        "all_axes": _names(of_sweep.get("axes", []), mitigation.cases[0].axes if mitigation else []),
         "failures": record.failures.to_dict("records"),
         "listed": _LISTED,
         "colour_bar": Markup(colour_bar(limit)),
     }
 
 
-def _limit(cells: Sequence[Finding]) -> float:
-    """Where colours are full: the largest |IS| off the diagonal, or at all if there is none, rounded up to a tenth."""
-    defined = [c for c in cells if not math.isnan(c.value)]
-    largest = max((abs(c.value) for c in [c for c in defined if c.source != c.target] or defined), default=0.0)
-    return max(0.2, math.ceil(round(10 * largest, 6)) / 10)
+def _names(*some: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name for names in some for name in names))
 
 
-def _counts(record: Record) -> dict[str, int]:
-    return {
-        "images": int(record.cells["asked"].sum()),
-        "dropped": int(record.cells["dropped"].sum()),
-        "flagged": int(record.withheld["flagged"].sum()),
-        "blank": int(record.withheld["blank"].sum()),
-        "answers": record.answers,
-        "cells": len(record.cells),
-    } | {name: record.matrix[column].nunique() for name, column in (("models", "model"), ("subjects", "subject"))}
-
-
-def _settings(record: Record) -> dict[str, Any]:
-    """How the answers became numbers, in as few words as that takes."""
-    metric: Mapping[str, str] = record.about.get("metric", {})
-    targets: Mapping[str, Mapping[str, float]] = record.about.get("targets", {})
-    return {
-        "metric": sorted(set(metric.values())),
-        "metric_by_axis": metric if len(set(metric.values())) > 1 else {},
-        "intervention": record.about.get("intervention", ""),
-        "dataset": record.about.get("dataset", ""),
-        "targets": {axis: t for axis, t in targets.items() if max(t.values()) - min(t.values()) > 1e-9},
-    }
-
-
-def _pairs(record: Record, cells: Sequence[Finding], limit: float) -> list[Pair]:
-    """Every pair of the matrices, in their order, without its pictures."""
-    rows = dict(iter(record.distributions.groupby(["model", "subject"], sort=False)))
-    images: dict[tuple[str, str], dict[tuple[str, str], tuple[int, int]]] = {}
-    for model, subject, source, value, asked, dropped in record.cells.itertuples(index=False):
-        images.setdefault((model, subject), {})[source, value] = asked, dropped
-    by_pair: dict[tuple[str, str], list[Finding]] = {}
-    for cell in cells:
-        by_pair.setdefault((cell.model, cell.subject), []).append(cell)
-    targets = record.about.get("targets", {})
+def _entries(mitigation: Mitigation | None) -> list[tuple[str, str, float]]:
+    """Every entry of the matrices of mitigations: (source, target, IS)."""
+    matrices = [m for steps in mitigation.matrices.values() for m in steps.values()] if mitigation else []
     return [
-        _pair(number, mine, Distributions(rows[key]), images.get(key, {}), targets, limit)
-        for number, (key, mine) in enumerate(by_pair.items())
+        (source, target, float(value))
+        for m in matrices
+        for source, row in zip(m.candidates, m.sensitivity, strict=True)
+        for target, value in zip(m.axes, row, strict=True)
     ]
 
 
-def _pair(
-    number: int,
-    cells: list[Finding],
-    known: Distributions,
-    images: Mapping[tuple[str, str], tuple[int, int]],
-    targets: Mapping[str, Mapping[str, float]],
-    limit: float,
-) -> Pair:
-    model, subject, first = cells[0].model, cells[0].subject, telling(cells)
-    why = undefined(cells, known, images)
-    rows, columns = list(dict.fromkeys(c.source for c in cells)), list(dict.fromkeys(c.target for c in cells))
-    shape, known_exactly = (len(rows), len(columns)), compared(cells)
-    titles = np.array([_tooltip(c, reason) for c, reason in zip(cells, why, strict=True)], np.object_).reshape(shape)
-    label = f"IS matrix of {subject} on {model}" + (f"; lowest: {_tooltip(first)}" if first else "; nothing is defined")
-    picture = heatmap(
-        rows,
-        columns,
-        np.array([c.value for c in cells]).reshape(shape),
-        np.array([c.sure for c in cells]).reshape(shape),
-        limit=limit,
-        label=label,
-        titles=titles.tolist(),
-        mark=(rows.index(first.source), columns.index(first.target)) if first else None,
-    )
-    return Pair(
-        number=number,
-        model=model,
-        subject=subject,
-        heatmap=Markup(picture),
-        telling=first,
-        style=_style(first.value, limit) if first else "",
-        axes=axis_bars(known, cells, targets),
-        undefined=reasons(cells, why),
-        known=known,
-        exact=_exact(rows, columns, cells, limit) if known_exactly else None,
-        agreement=agreement(known_exactly) if known_exactly else None,
-    )
+def _limit(entries: Iterable[tuple[str, str, float]]) -> float:
+    """Where colours are full: the largest |IS| off the diagonal, or at all if there is none, rounded up to a tenth."""
+    defined = [entry for entry in entries if not math.isnan(entry[2])]
+    off = [entry for entry in defined if entry[0] != entry[1]]
+    largest = max((abs(value) for *_, value in off or defined), default=0.0)
+    return max(0.2, math.ceil(round(10 * largest, 6)) / 10)
 
 
-def _exact(rows: list[str], columns: list[str], cells: Sequence[Finding], limit: float) -> Markup:
-    """The exact matrix of one pair, in the form and the colours of the measured one."""
-    values = np.array([c.exact for c in cells]).reshape(len(rows), len(columns))
-    words = [f"{c.source} on {c.target}: exact IS {signed(c.exact)}, measured {signed(c.value)}" for c in cells]
-    titles = np.array(words, np.object_).reshape(values.shape).tolist()
-    label = f"Exact IS matrix of {cells[0].subject} for {cells[0].model}"
-    return Markup(heatmap(rows, columns, values, np.isfinite(values), limit=limit, label=label, titles=titles))
-
-
-def _tooltip(c: Finding, undefined: str = "") -> str:
-    if undefined:
-        return f"{c.source} on {c.target}: {undefined}"
-    return (
-        f"{c.source} on {c.target}: IS {signed(c.value)}, 95% interval {signed(c.low)} to {signed(c.high)}; "
-        f"w {c.w_init:.2f} at first, {c.w_after:.2f} after; {c.n_init} and {c.n_after} images"
-    )
-
-
-def _style(value: float, limit: float) -> str:
-    fill = colour(value, limit)
-    return f"background:{fill};color:{ink(fill)}"
-
-
-def _rank(pair: Pair) -> tuple[bool, float, int]:
-    """The most telling pairs first: those with the lowest entry that is significant, then the others."""
-    found = pair.telling
-    return (True, 0.0, pair.number) if found is None else (not found.sure, found.value, pair.number)
-
-
-def _detailed(record: Record, store: str, pairs: list[Pair]) -> tuple[list[Pair], bool]:
-    """The pairs with their images, the most telling first for as long as the page stays small; whether any was cut."""
-    album = Album(store, record.models, record.run["fingerprint"]["seed"])
-    examples = dict(iter(record.examples.groupby(["model", "subject"], sort=False)))
-    made: dict[int, tuple[Strip, ...]] = {}
-    cut = len(pairs) > _DETAILED
-    for pair in sorted(pairs, key=_rank)[:_DETAILED]:
-        rows = examples.get((pair.model, pair.subject))
-        made[pair.number] = ()
-        if pair.telling is None or rows is None:
-            continue
-        if album.size < _BYTES:
-            made[pair.number] = strips(pair.telling, rows, pair.known, album)
-        else:
-            cut = True
-    return [replace(pair, detailed=pair.number in made, strips=made.get(pair.number, ())) for pair in pairs], cut
-
-
-def _means(record: Record, limit: float) -> list[Mean]:
-    rows, columns = (list(dict.fromkeys(record.matrix[name])) for name in ("source_axis", "target_axis"))
-    means = []
-    for model, cells in record.matrix.groupby("model", sort=False):
-        mean, subjects = mean_matrix(cells, rows, columns), cells["subject"].nunique()
-        titles = [
-            [_mean_tooltip(mean, (i, j), f"{x} on {y}") for j, y in enumerate(columns)] for i, x in enumerate(rows)
-        ]
-        sure: NDArray[np.bool_] = (mean.low > 0) | (mean.high < 0)
-        label = f"Mean IS matrix of {model} over {subjects} subjects"
-        picture = heatmap(rows, columns, mean.mean, sure, limit=limit, label=label, titles=titles)
-        means.append(Mean(str(model), subjects, Markup(picture), bool((mean.subjects < subjects).any())))
-    return means
-
-
-def _mean_tooltip(mean: MeanMatrix, at: tuple[int, int], name: str) -> str:
-    if not mean.subjects[at]:
-        return f"{name}: undefined for every subject"
-    return (
-        f"{name}: mean IS {signed(mean.mean[at])}, 95% interval {signed(mean.low[at])} to {signed(mean.high[at])}; of "
-        f"{mean.subjects[at]} subjects {mean.negative[at]} significantly below 0, {mean.positive[at]} above"
-    )
+def _settings(about: Mapping[str, Any]) -> dict[str, Any]:
+    """How the answers became numbers, in as few words as that takes."""
+    metric: Mapping[str, str] = about.get("metric", {})
+    targets: Mapping[str, Mapping[str, float]] = about.get("targets", {})
+    return {
+        "metric": sorted(set(metric.values())),
+        "metric_by_axis": metric if len(set(metric.values())) > 1 else {},
+        "intervention": about.get("intervention", ""),
+        "dataset": about.get("dataset", ""),
+        "targets": {axis: t for axis, t in targets.items() if max(t.values()) - min(t.values()) > 1e-9},
+    }

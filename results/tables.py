@@ -22,10 +22,15 @@ from results.errors import AnswersError, nearest
 __all__ = [
     "ANSWERS",
     "DISTRIBUTIONS",
+    "EFFECTS",
     "FAILURES",
+    "FLIPS",
     "MATRICES",
+    "NEGATIVES",
+    "TARGETS",
     "TRUTH",
     "UNCERTAINTY",
+    "VALIDATION",
     "WITHHELD",
     "about_of",
     "read_answers",
@@ -62,6 +67,21 @@ UNCERTAINTY = pa.schema(
     ]
 )
 TRUTH = _schema(model="string", subject="string", source_axis="string", target_axis="string", **{"is": "float64"})
+EFFECTS = _schema(
+    model="string", subject="string", source_axis="string", target_axis="string", before="float64", after="float64",
+    error="float64",
+)  # fmt: skip
+VALIDATION = _schema(model="string", subject="string", pairs="int64", correlation="float64", others="float64")
+TARGETS = _schema(subject="string", axis="string", attribute="string", share="float64", n="float64")
+FLIPS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("model", "subject", "source_axis", "target_axis")),
+        *((f"{name}_{when}", pa.float64()) for when in ("before", "after") for name in ("is", "se")),
+        *((name, pa.float64()) for name in ("w_init_before", "w_init_after")),
+        ("flipped", pa.bool_()),
+    ]
+)
+NEGATIVES = _schema(model="string", pairs="int64", negative="int64", share="float64", sure="float64")
 WITHHELD = _schema(
     model="string", subject="string", source_axis="string", source_value="string", images="int64", flagged="int64",
     blank="int64", flagged_share="float64",

@@ -6,12 +6,15 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from results.errors import SeesawError, nearest
 from results.secrets import without_secrets
+
+if TYPE_CHECKING:
+    from runner.job import Job
 
 __all__ = ["main"]
 
@@ -93,12 +96,60 @@ def sweep(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
     from runner.experiment import load_experiment
 
     experiment = load_experiment(config, overrides)
+    from runner.sweep import Sweep
+
+    return _run(Sweep(experiment), as_json)
+
+
+@main.command()
+@_config
+@_overrides
+@_json
+@_answerable
+def mitigate(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
+    """InterMit for many subjects at once. The same command again resumes.
+
+    Which axes matter is said by `priorities`: {gender: 0.5, age: 0.5} of every subject, {nurse: {gender: 1}} of the
+    ones named, a list of such, the path of a CSV, or `draw` (the default) as the paper drew them. Other keys: epsilon,
+    strategy (greedy, all, own, random, or a list of them), mitigator, normalize, max_steps.
+    """
+    from runner.experiment import load_experiment
+
+    experiment = load_experiment(config, overrides)
+    from runner.mitigate import Mitigate
+
+    return _run(Mitigate(experiment), as_json)
+
+
+@main.command()
+@click.argument("name")
+@_config
+@_overrides
+@click.option("--real", metavar="PATH", help="Of study target: real images or their shares.")
+@_json
+@_answerable
+def study(name: str, config: str, overrides: tuple[str, ...], real: str | None, as_json: bool) -> int:
+    """One of the paper's studies, NAME: validation, negatives or target. The same command again resumes.
+
+    validation: does IS foretell what mitigating an axis does? negatives: how often does that make another axis worse?
+    target: which signs of IS change when the ideal distribution is that of real images? --real is a folder
+    PATH/<subject>/*.png, whose images the VLM is asked about, a table of answers to such images (as for analyze), or a
+    CSV of shares (columns subject, axis, attribute, share).
+    """
+    from runner.experiment import load_experiment
+    from runner.study import study_of
+
+    experiment = load_experiment(config, overrides)
+    return _run(study_of(name, experiment, real), as_json)
+
+
+def _run(job: Job, as_json: bool) -> int:
     from runner.events import json_lines
     from runner.progress import display
-    from runner.run import run_sweep
+    from runner.run import run
     from runner.streams import own
 
-    return run_sweep(experiment, json_lines(own(1)) if as_json else display(own(2)))
+    return run(job, json_lines(own(1)) if as_json else display(own(2)))
 
 
 @main.command()

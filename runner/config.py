@@ -62,7 +62,13 @@ class Config:
     seed: int = 0
     metric: Any = "nominal"
     targets: Any = field(default_factory=dict)
-    intervention: str = "uniform"
+    intervention: str | None = None  #: uniform for a sweep, target for a mitigation, where not said
+    priorities: Any = None  #: of mitigate, as the five keys below: `experiments.cases`
+    epsilon: Any = 0.35
+    strategy: Any = "greedy"
+    mitigator: str = "pm"
+    normalize: bool = False
+    max_steps: int | None = 5
     vqa: Any = "pictogram-vlm"
     store: str | None = None
     run: str | None = None
@@ -202,7 +208,9 @@ def _overridden(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[
     dotted = [item for item in overrides if item.startswith(_REPLICAS)]  # names of models may have dots in them
     plain = [item for item in overrides if item not in dotted]
     try:
-        merged = OmegaConf.merge(OmegaConf.create(_escaped(values)), OmegaConf.from_dotlist(plain))
+        given = OmegaConf.from_dotlist(plain)
+        kept = {key: value for key, value in values.items() if not _replaced(key, value, plain, given)}
+        merged = OmegaConf.merge(OmegaConf.create(_escaped(kept)), given)
         for item in dotted:
             name, _, count = item.removeprefix(_REPLICAS).partition("=")
             replicas = {"cluster": {"replicas": {name: yaml.safe_load(count)}}}
@@ -210,6 +218,15 @@ def _overridden(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[
         return _plain(merged, "overrides")
     except (OmegaConfBaseException, yaml.YAMLError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"overrides {' '.join(overrides)}: {_first_line(error)}") from None
+
+
+def _replaced(key: str, value: Any, overrides: Sequence[str], given: DictConfig) -> bool:
+    """Whether an override takes the place of what a config says, rather than going into it.
+
+    A priority is one whole: half of the config's and half of the override's would be nobody's.
+    """
+    whole = any(item.startswith(f"{key}=") for item in overrides)
+    return whole and (key == "priorities" or not isinstance(value, Mapping) or not OmegaConf.is_dict(given[key]))
 
 
 def _escaped(value: Any) -> Any:

@@ -41,6 +41,10 @@ class Counts:
     cells_done: int = 0
     cells_failed: int = 0
     replicas_lost: int = 0
+    mitigations: int = 0
+    mitigations_done: int = 0
+    steps: int = 0  #: axes mitigated
+    images_asked: int = 0  #: whole batches that mitigations looked at, each as often as one did
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -68,6 +72,11 @@ class Events:
     def start(self, **fields: Any) -> None:
         self._tell("start", **fields)
 
+    def asked(self, cells: int, batches: int) -> None:
+        """Work that a Lab is given."""
+        self.counts.cells += cells
+        self.counts.batches += batches
+
     def note(self, message: str) -> None:
         """Something a user should know and that needs no action."""
         self.counts.notes.append(message)
@@ -91,7 +100,7 @@ class Events:
         self._tell("answers", count=count)
 
     def reused(self, images: int) -> None:
-        """A batch whose answers the store held."""
+        """A batch whose answers the store held, or that somebody else had asked for a moment ago."""
         self.counts.images_reused += images
         self.counts.batches_done += 1
         self._tell("reused", images=images)
@@ -124,6 +133,13 @@ class Events:
         self.counts.cells_done += 1
         self.counts.cells_failed += failed
         self._tell("cell", failed=failed)
+
+    def step(self, label: str, images: int, **course: Any) -> None:
+        """A mitigation has measured a state or chosen an axis; `images` were looked at by all so far."""
+        self.counts.images_asked = images
+        self.counts.steps += bool(course["axis"])
+        self.counts.mitigations_done += bool(course["outcome"])
+        self._tell("step", label=label, **course)
 
     def metrics(self, replica: str, figures: Mapping[str, Any]) -> None:
         self.served[replica] = figures

@@ -17,6 +17,7 @@ from actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class
 from actors.pictogram.world import WORLDS
 from experiments.analysis import Settings, make_settings
 from experiments.dataset import Dataset, load_dataset
+from experiments.priorities import read_priorities
 from experiments.questionnaire import Questionnaire, questionnaire_of
 from results.errors import ConfigError, nearest
 from results.identity import digest, questionnaire_key
@@ -32,9 +33,10 @@ from runner.config import (
     override_config,
 )
 
-__all__ = ["Experiment", "Served", "analysis_settings", "load_experiment"]
+__all__ = ["Experiment", "Served", "analysis_settings", "load_experiment", "with_model"]
 
 MOST_IMAGES = 100_000  #: a prompt; the paper's are 48, and a slip of the keyboard should not plan for years
+_MITIGATE = ("priorities", "epsilon", "strategy", "mitigator", "normalize", "max_steps")
 Spec = TypeVar("Spec", ModelConfig, VLMConfig)
 
 
@@ -63,6 +65,7 @@ class Experiment:
     store: str
     run: Path
     cluster: ClusterConfig
+    config: Config  #: as written, for the keys that a command of its own reads; `priorities` of a file are in it
 
     @cached_property
     def questionnaire(self) -> Questionnaire:
@@ -88,7 +91,7 @@ class Experiment:
             "seed": self.seed,
             "metric": dict(self.settings.metric),
             "targets": {axis: [float(x) for x in target] for axis, target in self.settings.targets.items()},
-            "intervention": self.settings.intervention,
+            **{key: getattr(self.config, key) for key in ("intervention", *_MITIGATE)},
             "vqa": asdict(self.vlm.spec),
             "store": self.store,
             "run": str(self.run),
@@ -96,7 +99,7 @@ class Experiment:
         }
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must stay the same in a run directory, field by field; models, subjects and images may be added."""
+        """What stays the same in a run directory, whatever the command; models, subjects and images may be added."""
         dataset = self.dataset.to_mapping()
         return {
             "dataset": {key: value for key, value in dataset.items() if key != "subjects"},
@@ -106,7 +109,6 @@ class Experiment:
             "seed": self.seed,
             "metric": dict(self.settings.metric),
             "targets": {axis: [float(x) for x in target] for axis, target in self.settings.targets.items()},
-            "intervention": self.settings.intervention,
             "vqa": {self.vlm.name: self.vlm.identity},
             "store": self.store,
         }
@@ -124,7 +126,8 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
     dataset = load_dataset(config.dataset, search=search).select(
         subjects=_names(config.subjects, "subjects"), axes=_names(config.axes, "axes")
     )
-    settings = make_settings(dataset, config.metric, config.targets, config.intervention)
+    settings = make_settings(dataset, config.metric, config.targets, config.intervention or "uniform")
+    _read_priorities(config, dataset, search)
     specs = [load_named(ModelConfig, "models", entry, search) for entry in _entries(config.models)]
     twice = sorted({s.name for s in specs if sum(s.name == other.name for other in specs) > 1})
     if twice:
@@ -154,14 +157,23 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
         store=store.root,
         run=Path(_absolute(config.run or f"outputs/{config.name}")),
         cluster=config.cluster,
+        config=config,
     )
+
+
+def with_model(experiment: Experiment, spec: ModelConfig) -> Experiment:
+    """`experiment` with one more model. Raises ConfigError for a name that is taken, and what its engine raises."""
+    if spec.name in {experiment.vlm.name, *(model.name for model in experiment.models)}:
+        raise ConfigError(f"a model of this experiment is called '{spec.name}', which is kept for another; rename it")
+    served = _served(spec, "images", TTI_ENGINES, [Path.cwd()], Store(experiment.store))
+    return replace(experiment, models=(*experiment.models, served))
 
 
 def analysis_settings(overrides: Sequence[str]) -> Settings:
     """The settings of `seesaw analyze`: the defaults of a config, with the keys that an analysis has overridden."""
     config = override_config(Config(), overrides, allowed=("dataset", "axes", "metric", "targets", "intervention"))
     dataset = load_dataset(config.dataset, search=[Path.cwd()]).select(axes=_names(config.axes, "axes"))
-    return make_settings(dataset, config.metric, config.targets, config.intervention)
+    return make_settings(dataset, config.metric, config.targets, config.intervention or "uniform")
 
 
 def _served(spec: Spec, kind: str, engines: Mapping[str, str], search: Sequence[Path], store: Store) -> Served[Spec]:
@@ -179,6 +191,21 @@ def _served(spec: Spec, kind: str, engines: Mapping[str, str], search: Sequence[
     except TypeError as error:
         raise ConfigError(f"{spec.name}: settings: {error}") from None
     return Served(spec, identity, store.folder(kind, spec.name, identity))
+
+
+def _read_priorities(config: Config, dataset: Dataset, search: Sequence[Path]) -> None:
+    """Put the priorities of a CSV in the place of its path, normalised if they are to be."""
+    if not isinstance(config.priorities, str) or config.priorities == "draw":
+        return
+    given = Path(config.priorities)
+    path = next((folder / given for folder in search if (folder / given).is_file()), given)
+    if path.suffix != ".csv" and not path.is_file():
+        raise ConfigError(
+            f"priorities is '{given}'; it is 'draw', a mapping of axes to numbers, a list, or a .csv file"
+        )
+    rows = read_priorities(path, dataset, config.normalize)
+    config.priorities = [{"subject": subject, "priority": priority} for subject, priority in rows]
+    config.normalize = False
 
 
 def _absolute(place: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from runner.config import ModelConfig
 from runner.events import Events
 from runner.experiment import Experiment, Served
 from runner.fleet import Fleet
-from runner.plan import Batch, batches_of
+from runner.plan import BATCH, Batch, batches_of
 
 __all__ = ["FleetLab"]
 
@@ -52,6 +53,7 @@ class FleetLab:
         """
         if model not in self._models:
             raise ConfigError(f"no model '{model}' in this experiment{nearest(model, self._models)}")
+        self._events.asked(len(prompts), len(prompts) * math.ceil(images / BATCH))
         cells = [self._cell(self._models[model], prompt, images) for prompt in prompts]
         return await all_of(cells)
 
@@ -73,7 +75,9 @@ class FleetLab:
     async def _shared(self, batch: Batch) -> Answers:
         """One task a batch, however many ask for it at once."""
         task = self._flight.get(batch.answers)
-        if task is None:
+        if task is not None:
+            self._events.reused(images=len(batch.index))
+        else:
             task = asyncio.create_task(self._batch(batch))
             self._flight[batch.answers] = task
             task.add_done_callback(lambda _: self._flight.pop(batch.answers, None))

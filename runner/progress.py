@@ -55,10 +55,12 @@ def _left(seconds: float) -> str:
 
 def _figures(counts: Counts, rate: float, left: float) -> str:
     failures = f", {len(counts.failures)} batches failed" if counts.failures else ""
-    return (
-        f"images {counts.images_made} made, {counts.images_reused} reused; answers {counts.answers}; "
-        f"{rate:.1f} images/s, {_left(left)}{failures}"
-    )
+    told = f"images {counts.images_made} made, {counts.images_reused} reused; answers {counts.answers}; "
+    if counts.mitigations:  # what the next steps need is not known before they are chosen, so no time is left
+        reused = 1 - counts.images_made / counts.images_asked if counts.images_asked else 0.0
+        mitigations = f"{counts.mitigations_done}/{counts.mitigations} mitigations done, {counts.steps} steps; "
+        return f"{mitigations}{told}{reused:.0%} of what they look at is reused; {rate:.1f} images/s{failures}"
+    return f"{told}{rate:.1f} images/s, {_left(left)}{failures}"
 
 
 def _said(kind: str, fields: Mapping[str, Any]) -> str | None:
@@ -75,6 +77,10 @@ def _said(kind: str, fields: Mapping[str, Any]) -> str | None:
         rate = fields["questions"] / max(fields["seconds"], 1e-9)
         cached = f", {fields['hit_rate']:.0%} of prompt tokens from the prefix cache" if "hit_rate" in fields else ""
         return f"{fields['replica']}: {fields['questions']:,} questions, {rate:,.0f}/s while asking{cached}"
+    if kind == "step" and fields["outcome"]:
+        taus = " > ".join(f"{tau:.2f}" for tau in fields["tau"])
+        done = f": {', '.join(fields['mitigated'])}" if fields["mitigated"] else ""
+        return f"{fields['label']}: {fields['outcome']} after {len(fields['mitigated'])} steps{done}; tau {taus}"
     if kind in ("start", "end"):
         return str(fields["message"])
     return None

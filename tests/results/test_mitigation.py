@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from html import unescape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,24 +16,23 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from jinja2 import Environment, StrictUndefined
 
+from results.courses import courses
 from results.errors import RunDirectoryError
-from results.mitigation import (
-    Case,
+from results.mitigated import choice_words
+from results.mitigation import Case, cases_of, mitigation_schema, read_mitigation
+from results.mitigation_matrices import Matrix
+from results.mitigation_tables import (
     Sheet,
     appendix,
-    cases_of,
     comparison,
-    courses,
     latex,
     markdown,
-    mitigation_schema,
-    read_mitigation,
     sheets,
     table1,
     write_sheet,
 )
+from results.report import environment
 from results.tables import table_of, write_table
 
 AXES = ("age", "gender", "clothing", "emotion", "ethnicity", "bodytype", "environment", "disability")
@@ -60,9 +58,9 @@ def steps_of(
     for step, (axis, gamma, w) in enumerate(course):
         every = dict.fromkeys(AXES, 0.5) | dict(w)
         row: Row = {"model": model, "subject": subject, "case": case, "strategy": strategy, "step": step, "axis": axis}
-        row |= {"tau": math.fsum(p * every[a] for a, p in chosen.items()), "gamma": gamma}
+        row |= {"tau": math.fsum(p * every[a] for a, p in chosen.items()), "tau_se": NAN, "gamma": gamma}
         row |= {f"w_{a}": w for a, w in every.items()}
-        row |= {"prompts": [f"A photo of a {subject}, {i}" for i in range(2**step)], "alerts": []}
+        row |= {"prompts": [f"A photo of a {subject}, {i}" for i in range(2**step)], "images": None, "alerts": []}
         row |= {"outcome": outcome if step == len(course) - 1 else "", "chosen": json.dumps(chosen), "epsilon": 0.35}
         rows.append(row | more)
     return rows
@@ -80,9 +78,9 @@ def nurse(**more: Any) -> list[Row]:
     return rows
 
 
-def table(rows: Sequence[Row], images: bool = False) -> pa.Table:
+def table(rows: Sequence[Row]) -> pa.Table:
     schema = mitigation_schema(name[2:] for name in rows[0] if name.startswith("w_"))
-    return table_of(pd.DataFrame(rows), schema.append(pa.field("images", pa.int64())) if images else schema)
+    return table_of(pd.DataFrame(rows, dtype=object), schema)
 
 
 def built(*cases: Sequence[Row]) -> list[Case]:
@@ -234,6 +232,8 @@ def put_all(**values: object) -> Callable[[list[Row]], None]:
         (put(1, tau=0.4), "step 1 has tau 0.4, but its w and priorities make 0.5"),
         (put(1, tau=NAN), "step 1 has tau nan, but"),
         (put(2, tau=0.5, w_clothing=0.72), "said to have reached epsilon 0.35, but its last tau is 0.5"),
+        (put(1, tau_se=-0.1), "step 1 has a standard error below 0, -0.1"),
+        (put(1, images=-8), "step 1 has looked at -8 images"),
         (put(1, alerts=[None]), "step 1 has a gap in its prompts or alerts"),
     ],
 )
@@ -325,7 +325,7 @@ def test_strategies_are_compared_over_the_cases_that_all_of_them_finished() -> N
         *run("judge", "greedy", [0.9]),
         *run("judge", "all", [0.9, 0.1], outcome=""),
     ]
-    sheet = comparison(cases_of(table(rows, images=True)))
+    sheet = comparison(cases_of(table(rows)))
     greedy, every = row_of(sheet, strategy="greedy"), row_of(sheet, strategy="all")
     assert (greedy["cases"], greedy["steps"], greedy["tau"], greedy["reached"]) == (2, 1.5, pytest.approx(0.325), 1)
     assert (every["cases"], every["steps"], every["tau"], every["reached"]) == (2, 2.5, pytest.approx(0.35), 0.5)
@@ -333,10 +333,10 @@ def test_strategies_are_compared_over_the_cases_that_all_of_them_finished() -> N
     assert (greedy["images"], every["images"], every["images_se"]) == (120, 168, 24)
     assert sheet.notes[0].startswith("2 of 4 cases are left out")
     assert sheet.shown["Reached epsilon"].tolist()[0].startswith("100.0")
-    assert "Images generated" in sheet.shown
-    unrecorded = comparison(cases_of(table(rows)))
+    assert "Images looked at" in sheet.shown
+    unrecorded = comparison(cases_of(table([rows[0] | {"images": None}, *rows[1:]])))
     assert not {"images", "images_se"} & set(unrecorded.data)
-    assert "Images generated" not in unrecorded.shown
+    assert "Images looked at" not in unrecorded.shown
     nothing = comparison(cases_of(table([*rows[:2], *rows[5:8]])))  # nurse by greedy, doctor by greedy: one strategy
     assert nothing.data["strategy"].tolist() == ["greedy"]
     apart = comparison(built(run("nurse", "greedy", [0.9, 0.3]), run("chef", "all", [0.9, 0.3])))
@@ -348,8 +348,8 @@ def test_csv_keeps_the_numbers_and_markdown_and_latex_survive_any_name(tmp_path:
     runs = [nurse(subject=s, strategy=of) for of in ("greedy", "all") for s in (HOSTILE, "doctor")]
     cases = built(*runs)
     names = [sheet.name for sheet in sheets(cases)]
-    assert names == ["table1", "appendix-sd-greedy", "comparison"]
-    sheet = sheets(cases)[1]
+    assert names == ["table1", "comparison", "appendix-sd-greedy"]
+    sheet = sheets(cases)[2]
     write_sheet(sheet, tmp_path)
     csv = pd.read_csv(
         io.BytesIO((tmp_path / "appendix-sd-greedy.csv").read_bytes()), dtype={"case": str}, keep_default_na=False
@@ -408,15 +408,61 @@ def test_a_tau_that_is_undefined_is_not_drawn() -> None:
     assert "nan" not in shown.picture
 
 
+def test_a_standard_error_is_a_bar_of_its_length_and_is_said() -> None:
+    rows = nurse()
+    for row, error in zip(rows, (0.1, 0.0, NAN), strict=True):
+        row["tau_se"] = error
+    (course,) = courses(built(rows))
+    picture = ElementTree.fromstring(course.picture)
+    (bar,) = picture.iter("line")
+    top = 0.98 + 0.1  # the largest of what is drawn is the top of the plot
+    assert [float(bar.attrib[y]) for y in ("y1", "y2")] == pytest.approx(
+        [148 - 130 * tau / top for tau in (1.08, 0.88)], abs=0.1
+    )
+    label = picture.attrib["aria-label"]
+    assert "0.98 \N{PLUS-MINUS SIGN} 0.10 before any mitigation, 0.50 \N{PLUS-MINUS SIGN} 0.00 after env" in label
+    assert "0.19 after clothing" in label
+    assert (course.errors, course.foretold) == (True, True)
+    (plain,) = courses(built(steps_of("nurse", {"age": 1.0}, [("", NAN, {})], strategy="own", outcome="exhausted")))
+    assert (plain.errors, plain.foretold) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ({"environment": 0.4, "age": 0.15, "gender": -0.2}, "environment: gamma 0.40, the largest of 3; next age 0.15"),
+        ({"age": 0.4, "environment": 0.4}, "environment: gamma 0.40, the largest of 2; next age 0.40"),
+        ({"age": 0.5, "environment": 0.4}, "environment: gamma 0.40, number 2 of 2; next age 0.50"),
+        ({"environment": 0.4}, "environment: gamma 0.40, the only candidate"),
+        ({"environment": 0.4, "age": NAN}, "environment: gamma 0.40, the only candidate"),
+        ({"environment": NAN}, "no candidate has a gamma"),
+    ],
+)
+def test_a_choice_is_told_with_its_reason(gains: Mapping[str, float], said: str) -> None:
+    (case,) = built(nurse())
+    rows = np.array([[gain, gain] for gain in gains.values()])
+    matrix = Matrix(tuple(gains), ("clothing", "environment"), rows, np.ones(2), 1 - rows)
+    assert choice_words(case, matrix, 0) == said
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [("no_gain", "no axis gains"), ("", "not mitigated yet"), ("max_steps", "nothing was mitigated")],
+)
+def test_what_was_not_taken_is_told_with_the_largest_gamma(outcome: str, said: str) -> None:
+    (case,) = built(nurse(outcome=outcome, epsilon=0.1))
+    matrix = Matrix(("age", "gender"), ("clothing", "environment"), np.full((2, 2), -0.03), np.ones(2), np.ones((2, 2)))
+    minus = "\N{MINUS SIGN}0.03"
+    assert choice_words(case, matrix, 2) == f"{said}; age: gamma {minus}, the largest of 2; next gender {minus}"
+
+
 def test_the_report_fragment_shows_what_was_chosen_why_and_the_alerts() -> None:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    source = files("results").joinpath("mitigation.html.j2").read_text(encoding="utf-8")
-    page = environment.from_string(
-        "{% import fragment as m %}{% for c in all %}{{ m.case(c) }}{% endfor %}{{ m.sheet(sheet) }}"
+    page = environment().from_string(
+        "{% import 'mitigation.html.j2' as m %}{% for c in all %}{{ m.case(c) }}{% endfor %}{{ m.sheet(sheet) }}"
     )
     above = steps_of("chef", {"age": 0.66}, [("", NAN, {})], outcome="no_gain")
     cases = built(nurse(subject=HOSTILE), above, nurse(outcome="", strategy="all"))
-    html = page.render(fragment=environment.from_string(source), all=courses(cases), sheet=table1(cases))
+    html = page.render(all=courses(cases), sheet=table1(cases))
     assert "<b>50%" not in html
     words = unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html)))
     assert (

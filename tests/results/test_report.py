@@ -7,8 +7,6 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -19,144 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from actors.pictogram.engine import PictogramDraw
-from experiments.analysis import analyze, answer_rows, make_settings
-from experiments.dataset import Dataset, load_dataset
-from experiments.lab import Answers, Observations
-from experiments.prompts import Prompt, prompts_of
-from experiments.questionnaire import observations_of
 from results.errors import RunDirectoryError
 from results.heatmap import heatmap, signed
-from results.identity import digest
 from results.report import write_report
-from results.store import IMAGES, Store, shard_folder
-from results.tables import FAILURES, table_of, write_table
-from runner.config import ClusterConfig, ModelConfig, VLMConfig
-from runner.experiment import Experiment, Served
-from runner.plan import Batch, batches_of
-from runner.rundir import RunDirectory
-from runner.truth import write_truth
-
-HOSTILE = "<script>alert('nurse & co')</script>"
-Condition = Callable[[Prompt], bool]
-
-
-def never(_: Prompt) -> bool:
-    return False
-
-
-def experiment_of(root: Path, worlds: Sequence[str], dataset: Dataset, images: int, known: Sequence[str]) -> Experiment:
-    models = []
-    for world in worlds:
-        truth = world if world in known else None
-        spec = ModelConfig(name=f"pictogram-{world}", engine="pictogram-draw", settings={"world": world}, truth=truth)
-        identity = digest("model", {"engine": spec.engine, "settings": spec.settings})
-        models.append(Served(spec, identity, shard_folder("images", spec.name, identity)))
-    vlm = Served(VLMConfig(name="true state", engine="none"), digest("model", {}), "answers/true-state")
-    return Experiment(
-        name="trial",
-        dataset=dataset,
-        models=tuple(models),
-        vlm=vlm,
-        images=images,
-        seed=3,
-        settings=make_settings(dataset),
-        store=str(root / "store"),
-        run=root / "run",
-        cluster=ClusterConfig(),
-    )
-
-
-def observed(
-    experiment: Experiment, model: Served[ModelConfig], prompt: Prompt, empty: Condition, failed: Condition, side: int
-) -> Observations:
-    """One cell as a sweep makes it: its batches in the store, its answers the very states that were drawn."""
-    if failed(prompt):
-        return observations_of(experiment.dataset, prompt, [], experiment.images, [f"{prompt.text}: it broke"])
-    engine, store = PictogramDraw(model.spec.settings), Store(experiment.store)
-    batches = batches_of(experiment, model, prompt, experiment.images)
-    for batch in batches:
-        store.commit(batch.images, shard(batch, engine.generate(prompt.text, batch.seeds), side))
-    answers = [read_truly(experiment.dataset, engine, batch, empty(prompt)) for batch in batches]
-    return observations_of(experiment.dataset, prompt, answers, experiment.images)
-
-
-def shard(batch: Batch, images: list[bytes], side: int) -> pa.Table:
-    if side != 64:
-        images = [enlarged(image, side) for image in images]
-    n = len(images)
-    columns = {
-        "image_key": list(batch.image_keys),
-        "image": [{"bytes": image, "path": f"{key}.png"} for key, image in zip(batch.image_keys, images, strict=True)],
-        "model": [batch.model] * n,
-        "prompt": [batch.prompt.text] * n,
-        "adapter": [""] * n,
-        "seed": list(batch.seeds),
-        "withheld": [""] * n,
-    }
-    return pa.table(columns, schema=IMAGES)
-
-
-def enlarged(image: bytes, side: int) -> bytes:
-    file = io.BytesIO()
-    Image.open(io.BytesIO(image)).resize((side, side)).save(file, "PNG")
-    return file.getvalue()
-
-
-def read_truly(dataset: Dataset, engine: PictogramDraw, batch: Batch, empty: bool) -> Answers:
-    states = [None if empty else engine.world.sample(batch.prompt.text, seed) for seed in batch.seeds]
-    n = len(states)
-    return Answers(
-        index=np.array(batch.index),
-        seed=np.array(batch.seeds),
-        image_key=batch.image_keys,
-        person=np.array([state is not None for state in states]),
-        person_probability=np.ones(n),
-        value={a.name: np.array([a.attributes.index(s[a.name]) if s else -1 for s in states]) for a in dataset.axes},
-        probability={a.name: np.ones(n) for a in dataset.axes},
-        vlm="true state",
-    )
-
-
-def run_of(
-    root: Path,
-    worlds: Sequence[str] = ("birch",),
-    subjects: Sequence[str] = ("nurse",),
-    axes: Sequence[str] | None = ("gender", "clothing", "disability"),
-    images: int = 10,
-    empty: Condition = never,
-    failed: Condition = never,
-    side: int = 64,
-    person: bool = True,
-    known: Sequence[str] = (),
-) -> tuple[Path, str]:
-    """A run directory and its store, made by the project's own writers: (run, store); `known` worlds are a truth."""
-    root.mkdir(exist_ok=True)
-    dataset = replace(load_dataset("occupation").select(axes=axes), subjects=tuple(subjects))
-    dataset = dataset if person else replace(dataset, person=None)
-    experiment = experiment_of(root, worlds, dataset, images, known)
-    directory = RunDirectory(experiment)
-    with directory.claimed():
-        directory.write_config()
-        tables, failures = [], []
-        for model in experiment.models:
-            prompts = [prompt for subject in subjects for prompt in prompts_of(dataset, subject)]
-            cells = [observed(experiment, model, prompt, empty, failed, side) for prompt in prompts]
-            tables.append(answer_rows(model.name, dataset, cells))
-            failures += [
-                (f"{model.name} / {c.prompt.text}", "generate", "OOM", 4, c.failures[0]) for c in cells if c.failures
-            ]
-        write_table(directory.path / "answers.parquet", pa.concat_tables(tables))
-        frame = pd.DataFrame(failures, columns=FAILURES.names)
-        write_table(directory.path / "failures.parquet", table_of(frame, FAILURES))
-        analyze(directory.path / "answers.parquet", directory.path, experiment.settings)
-        write_truth(experiment)
-        directory.write_record("done", began="2030-01-02T03:04:05+00:00", ended="2030-01-02T04:00:00+00:00", notes=[])
-    return directory.path, experiment.store
-
-
-def page_of(run: Path, store: str) -> str:
-    return write_report(run, store).read_text(encoding="utf-8")
+from results.tables import write_table
+from tests.results.trial import HOSTILE, article_of, page_of, run_of
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +62,7 @@ def test_every_number_of_the_matrices_is_in_its_cell(trial: tuple[Path, str]) ->
     run, store = trial
     page = page_of(run, store)
     for (model, subject), cells in pd.read_parquet(run / "matrices.parquet").groupby(["model", "subject"]):
-        article = article_of(page, str(subject), str(model))
+        article = article_of(page, f"{subject} on {model}")
         drawn = re.findall(r'font-weight="\d+">([^<]*)</text></g>', article)
         assert drawn == [signed(value) for value in cells["is"]]
         for cell in cells[cells["is"].notna()].itertuples():
@@ -207,19 +72,12 @@ def test_every_number_of_the_matrices_is_in_its_cell(trial: tuple[Path, str]) ->
             )
 
 
-def article_of(page: str, subject: str, model: str) -> str:
-    for article in page.split("<article")[1:]:
-        if f"<h3>{subject} on {model}</h3>" in unescape(article):
-            return article.split("</article>")[0]
-    raise AssertionError(f"no article about {subject} on {model}")
-
-
 def test_cells_are_bold_exactly_where_the_interval_leaves_out_zero(trial: tuple[Path, str]) -> None:
     run, store = trial
     page = page_of(run, store)
     spread = pd.read_parquet(run / "uncertainty.parquet")
     cells = spread[(spread["model"] == "pictogram-birch") & (spread["subject"] == "nurse")]
-    weights = re.findall(r'font-weight="(\d+)">[^<]*</text></g>', article_of(page, "nurse", "pictogram-birch"))
+    weights = re.findall(r'font-weight="(\d+)">[^<]*</text></g>', article_of(page, "nurse on pictogram-birch"))
     assert [weight == "700" for weight in weights] == ((cells["low"] > 0) | (cells["high"] < 0)).tolist()
     assert {"400", "700"} == set(weights)
 
@@ -262,7 +120,7 @@ def test_undefined_entries_say_why_and_failures_are_listed(trial: tuple[Path, st
 
 def test_images_are_the_stores_and_can_be_decoded(trial: tuple[Path, str]) -> None:
     run, store = trial
-    article = article_of(page_of(run, store), "nurse", "pictogram-birch")
+    article = article_of(page_of(run, store), "nurse on pictogram-birch")
     shown = [base64.b64decode(image) for image in re.findall(r'src="data:image/png;base64,([^"]*)"', article)]
     answers = pd.read_parquet(run / "answers.parquet")
     initial = answers[
@@ -403,14 +261,14 @@ def test_the_exact_matrix_stands_beside_the_measured_one(true_trial: tuple[Path,
     exact = pd.read_parquet(run / "truth.parquet")
     measured = pd.read_parquet(run / "matrices.parquet")
     for subject in ("nurse", "chef"):
-        figures = article_of(page, subject, "pictogram-birch").split("<figure>")[1:3]
+        figures = article_of(page, f"{subject} on pictogram-birch").split("<figure>")[1:3]
         for figure, table in zip(figures, (measured, exact), strict=True):
             mine = table[(table["model"] == "pictogram-birch") & (table["subject"] == subject)]
             drawn = re.findall(r'font-weight="\d+">([^<]*)</text></g>', figure)
             assert drawn == [signed(value) for value in mine["is"]]
         assert f'aria-label="Exact IS matrix of {subject} for pictogram-birch"' in figures[1]
         assert "what the world birch says" in figures[1]
-        assert 'class="both"' not in article_of(page, subject, "pictogram-alder")
+        assert 'class="both"' not in article_of(page, f"{subject} on pictogram-alder")
 
 
 def test_a_single_entry_has_no_correlation(tmp_path: Path) -> None:
@@ -422,18 +280,18 @@ def test_a_single_entry_has_no_correlation(tmp_path: Path) -> None:
 def test_a_page_too_large_shows_the_most_telling_pairs(
     trial: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.report._DETAILED", 1)
+    monkeypatch.setattr("results.measured._DETAILED", 1)
     page = page_of(*trial)
     assert "distributions are shown for 1 and example images for 1 of 4 pairs" in page
     pictured = [article for article in page.split("<article")[1:] if "<img" in article]
-    chosen = re.search(r'data-first="(\d+)"', page)
+    chosen = re.search(r'data-first="(pair-\d+)"', page)
     assert chosen is not None
     assert len(pictured) == 1
-    assert f'id="pair-{chosen[1]}"' in pictured[0]
+    assert f'id="{chosen[1]}"' in pictured[0]
 
 
 def test_a_full_page_takes_no_more_images(trial: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("results.report._BYTES", 1)
+    monkeypatch.setattr("results.measured._BYTES", 1)
     assert "distributions are shown for 4 and example images for 1 of 4 pairs" in page_of(*trial)
 
 

@@ -12,6 +12,7 @@ from actors.pictogram.world import WORLDS
 from results.tables import MATRICES, TRUTH, about_of
 from runner.experiment import Experiment, load_experiment
 from runner.rundir import RunDirectory
+from runner.sweep import Sweep
 from runner.truth import write_truth
 
 MODELS = "models: [pictogram-birch, pictogram-alder]\nsubjects: [nurse, police]\n"
@@ -113,15 +114,15 @@ def test_the_truth_is_no_part_of_a_model_s_identity_but_a_run_is_not_finished_wi
     plain, true = (f"models: [{engine}{end}]\nsubjects: [nurse]\naxes: [gender]\n" for end in ("}", ", truth: elm}"))
     experiment, frame = written(tmp_path, true)
     assert len(frame) == 1
-    directory = RunDirectory(experiment)
+    directory = RunDirectory(Sweep(experiment))
     directory.write_record("done")
     assert directory.finished()
     (tmp_path / "own.yaml").write_text(plain)
     without = load_experiment(str(tmp_path / "own.yaml"), [f"run={experiment.run}"])
     assert without.fingerprint() == experiment.fingerprint()
-    assert not RunDirectory(without).finished()
+    assert not RunDirectory(Sweep(without)).finished()
     write_truth(without)
     assert not list(experiment.run.glob("truth.*"))
-    RunDirectory(without).write_record("done")
-    assert RunDirectory(without).finished()
+    RunDirectory(Sweep(without)).write_record("done")
+    assert RunDirectory(Sweep(without)).finished()
     assert not directory.finished()

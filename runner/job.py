@@ -1,0 +1,54 @@
+"""What a command does between the claim of its run directory and the report: the part in which commands differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from experiments.lab import Lab
+from runner.events import Events
+from runner.experiment import Experiment
+from runner.plan import Plan
+
+__all__ = ["Job"]
+
+
+class Job(Protocol):
+    """What a command does. `tables` names those that it writes, `shown` says whether the report has what they say."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """Whose run directory it is."""
+        ...
+
+    @property
+    def served(self) -> Experiment:
+        """The experiment with all models that are observed."""
+        ...
+
+    @property
+    def command(self) -> str: ...
+    @property
+    def tables(self) -> tuple[str, ...]: ...
+    @property
+    def shown(self) -> bool: ...
+
+    def binding(self) -> Mapping[str, Any]:
+        """What of the config, beside the experiment's fingerprint, its run directory is bound to."""
+        ...
+
+    def held(self, plan: Plan) -> bool:
+        """Whether the store holds all that a run which came to its end needs, as far as that can be told."""
+        ...
+
+    def begins(self, plan: Plan) -> str:
+        """What it is about to do, in a line."""
+        ...
+
+    async def observe(self, lab: Lab, events: Events) -> None:
+        """Observe all that it needs, and keep it. Raises what the Lab raises."""
+        ...
+
+    def write(self, events: Events) -> bool:
+        """Write the tables of what was observed into the run directory; whether all of it is defined."""
+        ...

@@ -1,0 +1,179 @@
+"""The job of `seesaw mitigate`: InterMit for every case of a config by every strategy that it names, all at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from actors.engines import engine_class
+from experiments.assignments import Assignment, assignments_of
+from experiments.course import State
+from experiments.intermit import Problem
+from experiments.lab import Lab
+from experiments.mitigations import Mitigation, matrix_rows, mitigate_all, mitigation_rows
+from experiments.mitigators import Mitigator
+from experiments.pools import Pools
+from experiments.settings import Settings, make_settings
+from experiments.strategies import strategies_of
+from results.errors import ConfigError
+from results.mitigation import cases_of, mitigation_schema
+from results.mitigation_matrices import MITIGATION_MATRICES
+from results.mitigation_tables import comparison, sheets, table1, write_sheet
+from results.tables import table_of, write_csv, write_table
+from runner.events import Events
+from runner.experiment import Experiment
+from runner.plan import BATCH, Plan
+
+__all__ = ["MITIGATORS", "Mitigate", "mitigator_of"]
+
+#: Mitigators by name; `package.module:Class` is one too, made with (settings, images).
+MITIGATORS: Mapping[str, str] = {"pm": "experiments.mitigators:PM"}
+
+
+class Mitigate:
+    command = "mitigate"
+    shown = True
+    tables = ("mitigation", "mitigation_matrices", "failures")
+
+    def __init__(self, experiment: Experiment) -> None:
+        """Raises ConfigError for whatever is wrong with the keys of mitigate."""
+        config, dataset = experiment.config, experiment.dataset
+        if config.max_steps is not None and config.max_steps < 1:
+            raise ConfigError(
+                f"max_steps is {config.max_steps}; it is at least 1, or null for as many as there are axes"
+            )
+        self.experiment = self.served = experiment
+        usual = experiment.settings
+        self._settings = make_settings(dataset, usual.metric, usual.targets, config.intervention or "target")
+        self._strategies = strategies_of(config.strategy, experiment.seed)
+        self._assignments = assignments_of(
+            dataset,
+            [model.name for model in experiment.models],
+            config.priorities,
+            epsilon=config.epsilon,
+            normalize=config.normalize,
+            seed=experiment.seed,
+        )
+        #: one mitigator for all cases with the same targets, so that they share their prompt sets
+        self._mitigators = {_key(each): mitigator_of(experiment, self._settings_of(each)) for each in self._assignments}
+        self._courses: list[tuple[Mitigation, State]] = []
+
+    def binding(self) -> Mapping[str, Any]:
+        config = self.experiment.config
+        cases = {
+            f"{each.subject} on {each.model}, {strategy.name}, {each.name}": _digest(each)
+            for each in self._assignments
+            for strategy in self._strategies
+        }
+        how = {
+            "intervention": self._settings.intervention,
+            "mitigator": config.mitigator,
+            "max_steps": config.max_steps,
+        }
+        return {"mitigation": {**how, "cases": cases}}
+
+    def held(self, plan: Plan) -> bool:
+        return True  # what it needs beyond the sweep's cells, only its decisions say
+
+    def begins(self, plan: Plan) -> str:
+        models, subjects = ({getattr(each, what) for each in self._assignments} for what in ("model", "subject"))
+        number = len(self._assignments) * len(self._strategies)
+        drawn = self.experiment.config.priorities in (None, "draw")
+        how = ", priorities drawn as the paper did" if drawn else ""
+        return (
+            f"{number:,} mitigations of {len(subjects)} subjects on {len(models)} models"
+            f" by {', '.join(strategy.name for strategy in self._strategies)}{how}"
+        )
+
+    def mitigations(self, lab: Lab) -> list[Mitigation]:
+        """Every assignment by every strategy, over `lab`."""
+        pools = {key: Pools(lab, mitigator) for key, mitigator in self._mitigators.items()}
+        max_steps = self.experiment.config.max_steps
+        return [
+            Mitigation(
+                each.name,
+                Problem(each.model, each.subject, each.priority, each.epsilon, max_steps),
+                strategy,
+                pools[_key(each)],
+            )
+            for each in self._assignments
+            for strategy in self._strategies
+        ]
+
+    async def observe(self, lab: Lab, events: Events) -> None:
+        mitigations = self.mitigations(lab)
+        pools = {id(each.pools): each.pools for each in mitigations}.values()
+        events.counts.mitigations = len(mitigations)
+
+        def on_step(each: Mitigation, state: State) -> None:
+            asked: Counter[int] = sum((pool.asked for pool in pools), Counter())
+            images = sum(prompts * BATCH * math.ceil(number / BATCH) for number, prompts in asked.items())
+            last = state.steps[-1] if state.steps else None
+            events.step(
+                _label(each),
+                images,
+                axis=last.axis if last else "",
+                tau=[step.tau for step in state.steps],
+                mitigated=state.mitigated,
+                outcome=state.outcome,
+                reason=state.reason,
+            )
+
+        states = await mitigate_all(mitigations, on_step)
+        self._courses = list(zip(mitigations, states, strict=True))
+
+    def write(self, events: Events) -> bool:
+        path, settings = self.experiment.run, self._settings
+        schema = mitigation_schema(axis.name for axis in settings.dataset.axes)
+        table = table_of(mitigation_rows(self._courses, BATCH), schema, settings.about())
+        write_table(path / "mitigation.parquet", table)
+        matrices = table_of(matrix_rows(self._courses), MITIGATION_MATRICES, settings.about())
+        write_table(path / "mitigation_matrices.parquet", matrices)
+        write_csv(path / "mitigation_matrices.csv", matrices)
+        (path / "tables").mkdir(exist_ok=True)
+        cases = cases_of(table)
+        for sheet in sheets(cases):
+            write_sheet(sheet, path / "tables")
+        told = comparison(cases) if len(self._strategies) > 1 else table1(cases)
+        for row in told.shown.to_dict("records"):
+            events.note("; ".join(f"{heading}: {value}" for heading, value in row.items() if value))
+        undefined = [(each, state) for each, state in self._courses if state.outcome == "undefined"]
+        for each, state in undefined[:_SHOWN]:
+            events.note(f"{_label(each)}: undefined: {state.reason}")
+        if len(undefined) > _SHOWN:
+            events.note(f"and {len(undefined) - _SHOWN:,} more are undefined; mitigation.parquet says why")
+        return not undefined
+
+    def _settings_of(self, each: Assignment) -> Settings:
+        """The experiment's settings, with the targets of the case's own in the place of its."""
+        if not each.targets:
+            return self._settings
+        both = {**self._settings.targets, **each.targets}
+        return make_settings(self._settings.dataset, self._settings.metric, both, self._settings.intervention)
+
+
+_SHOWN = 20  # undefined mitigations that are worth a line each
+
+
+def _label(each: Mitigation) -> str:
+    model, subject, case, strategy = each.key
+    return f"{subject} on {model}, {strategy}, {case}"
+
+
+def mitigator_of(experiment: Experiment, settings: Settings) -> Mitigator:
+    """The mitigator that the config names. Raises ConfigError for what is none."""
+    found: Mitigator = engine_class(experiment.config.mitigator, MITIGATORS, "mitigator")(settings, experiment.images)
+    return found
+
+
+def _key(each: Assignment) -> str:
+    return json.dumps(dict(each.targets), sort_keys=True, default=list)
+
+
+def _digest(each: Assignment) -> str:
+    text = json.dumps([dict(each.priority), each.epsilon, _key(each)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,80 @@
+"""The job of `seesaw sweep`: every cell of an experiment, reduced to answers, distributions and IS matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from experiments.analysis import answer_rows, write_analysis
+from experiments.lab import Lab, Observations
+from experiments.sweep import sweep, withheld_images
+from results.tables import ANSWERS, WITHHELD, table_of, write_csv, write_table
+from runner.events import Events
+from runner.experiment import Experiment
+from runner.plan import Plan
+from runner.truth import write_truth
+
+__all__ = ["Sweep"]
+
+SHOWN = 20  #: warnings about the tables that are worth a line each
+
+
+class Sweep:
+    command = "sweep"
+    shown = True
+    tables = ("answers", "distributions", "matrices", "uncertainty", "withheld", "truth", "failures")
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = self.served = experiment
+        self._observed: dict[str, list[Observations]] = {}
+
+    def binding(self) -> Mapping[str, Any]:
+        return {"intervention": self.experiment.settings.intervention}
+
+    def held(self, plan: Plan) -> bool:
+        return plan.done
+
+    def begins(self, plan: Plan) -> str:
+        return (
+            f"{plan.total('images'):,} images in {plan.total('cells'):,} cells; "
+            f"{plan.total('answers_held'):,} of {plan.total('batches'):,} batches are in the store"
+        )
+
+    async def observe(self, lab: Lab, events: Events) -> None:
+        experiment = self.experiment
+        models = [model.name for model in experiment.models]
+        self._observed = await sweep(lab, experiment.dataset, models, experiment.images)
+
+    def answers(self) -> pa.Table:
+        """answers.parquet of what was observed."""
+        tables = [answer_rows(model, self.experiment.dataset, cells) for model, cells in self._observed.items()]
+        return pa.concat_tables(tables) if tables else ANSWERS.empty_table()
+
+    def write(self, events: Events) -> bool:
+        experiment, observed, path = self.experiment, self._observed, self.experiment.run
+        answers = self.answers()
+        write_table(path / "answers.parquet", answers)
+        withheld = withheld_images(observed)
+        if len(withheld):
+            events.withheld(withheld)
+        table = table_of(withheld, WITHHELD)
+        write_table(path / "withheld.parquet", table)
+        write_csv(path / "withheld.csv", table)
+        cells = withheld[["model", "subject", "source_axis", "source_value"]].itertuples(index=False, name=None)
+        dropped = dict(zip(cells, (withheld["flagged"] + withheld["blank"]).tolist(), strict=True))
+        summary = write_analysis(answers.to_pandas(), path, experiment.settings, list(observed), withheld=dropped)
+        write_truth(experiment)
+        warnings = summary.warnings()
+        ambiguous = sum(sum(cell.answers.ambiguous) for cells in observed.values() for cell in cells if cell.answers)
+        if ambiguous:
+            warnings.append(
+                f"{ambiguous:,} images claimed several attributes of a composite axis; the likeliest counts"
+            )
+        for line in warnings[:SHOWN]:
+            events.note(line)
+        if len(warnings) > SHOWN:
+            more = len(warnings) - SHOWN
+            events.note(f"and {more:,} more of this kind; NaN in matrices.parquet marks what is undefined")
+        return True

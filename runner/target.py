@@ -1,0 +1,116 @@
+"""The job of `seesaw study target`: a sweep's IS with D* of real images in the place of its own targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.csv as pacsv
+
+from actors.folder_engine import FolderEngine, real_images
+from experiments.lab import Lab, Observations
+from experiments.prompts import initial_prompt
+from experiments.target_study import Targets, flip_summary, flips, observed_targets, read_targets, real_targets
+from results.errors import ConfigError
+from results.tables import FLIPS, TARGETS, read_answers, table_of, write_csv, write_table
+from runner.config import ModelConfig
+from runner.events import Events
+from runner.experiment import Experiment, with_model
+from runner.plan import Plan
+from runner.sweep import Sweep
+
+__all__ = ["Target"]
+
+REAL = "real"  #: the model whose images are those of a folder
+
+
+class Target:
+    """D* comes from `real`: a folder of images, which the experiment's VLM is asked about, answers, or shares."""
+
+    command = "study target"
+    tables = ("target", "flips", "failures")
+    shown = False
+
+    def __init__(self, experiment: Experiment, real: str | None) -> None:
+        """Raises ConfigError and AnswersError for what `real` has wrong."""
+        if real is None:
+            raise ConfigError("the study of targets needs --real PATH: a folder of real images, answers, or shares")
+        self.experiment = self.served = experiment
+        self._sweep = Sweep(experiment)
+        self._targets: Targets | None = None
+        self._images: Mapping[str, int] = {}
+        self._cells: list[Observations] = []
+        path = Path(real)
+        if path.is_dir():
+            settings = {"path": str(path), "template": experiment.dataset.template, "seed": experiment.seed}
+            settings = FolderEngine.absolute(settings, [Path.cwd()])
+            self._images = {subject: len(files) for subject, files in real_images(settings).items()}
+            lacking = [subject for subject in experiment.dataset.subjects if not self._images.get(subject)]
+            if lacking:
+                raise ConfigError(
+                    f"'{real}' has no images of {', '.join(lacking)}; add '{real}/{lacking[0]}/', or leave them out "
+                    "with subjects=[...]"
+                )
+            self.served = with_model(experiment, ModelConfig(REAL, "folder", settings))
+        elif _has_answers(path):
+            self._targets = real_targets(read_answers(path), experiment.dataset)
+        else:
+            self._targets = read_targets(path, experiment.dataset)
+
+    def binding(self) -> Mapping[str, Any]:
+        dataset = self.experiment.dataset
+        real: object = self.served.models[-1].identity
+        if self._targets is not None:
+            real = {
+                subject: {axis: shares.tolist() for axis, shares in by_axis.items()}
+                for subject, by_axis in self._targets.shares.items()
+                if subject in dataset.subjects
+            }
+        return {**self._sweep.binding(), "real": real}
+
+    def held(self, plan: Plan) -> bool:
+        return plan.done
+
+    def begins(self, plan: Plan) -> str:
+        return self._sweep.begins(plan)
+
+    async def observe(self, lab: Lab, events: Events) -> None:
+        dataset = self.experiment.dataset
+        if self._targets is None:
+            for subject in dataset.subjects:
+                prompt = initial_prompt(dataset, subject)
+                self._cells += await lab.observe(REAL, [prompt], self._images[subject])
+        await self._sweep.observe(lab, events)
+
+    def write(self, events: Events) -> bool:
+        path, settings = self.experiment.run, self.experiment.settings
+        targets = observed_targets(self._cells) if self._targets is None else self._targets
+        found = flips(self._sweep.answers().to_pandas(), settings, targets)
+        tables = {
+            "target": table_of(targets.frame(settings.dataset), TARGETS),
+            "flips": table_of(found, FLIPS, settings.about()),
+        }
+        for name, table in tables.items():
+            write_table(path / f"{name}.parquet", table)
+            write_csv(path / f"{name}.csv", table)
+        for row in flip_summary(found).itertuples(index=False):
+            entry = (
+                f"{row.subject}, {row.source_axis} on {row.target_axis}, {row.is_before:+.2f} to {row.is_after:+.2f}"
+            )
+            events.note(
+                f"{row.model}: {row.flipped:,} of {row.entries:,} entries change sign by more than sampling explains"
+                + (f" ({row.share:.1%}), most of all {entry}" if row.flipped else "")
+            )
+        return True
+
+
+def _has_answers(path: Path) -> bool:
+    """Whether a file is a table of answers, rather than one of shares."""
+    if path.suffix != ".csv":
+        return True
+    try:
+        with pacsv.open_csv(path) as reader:
+            return "answer" in reader.schema.names
+    except (OSError, ValueError):
+        return False
