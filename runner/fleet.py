@@ -38,27 +38,50 @@ STILLBORN = 3  #: replicas in a row that may die while they load
 
 @dataclass(eq=False)
 class Replica:
+    """`line` has the batches that are at the replica, the one that runs first, until all of it is done and written."""
+
     name: str
     actor: Any
     alive: bool = True
     ready: bool = False
-    at_work: list[str] = field(default_factory=list)  #: batches in the order of their submission: the first one runs
-    writing: list[str] = field(default_factory=list)  #: batches that the model is done with, and not yet the replica
-    killer: str = ""  #: the batch that ran when it died, as far as can be told: a reply may be lost with its replica
+    line: list[str] = field(default_factory=list)
+    suspects: tuple[str, ...] = ()  #: the line when it died: any of them may have done it
+    _kept_for: str = ""
+    _change: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def computed(self, label: str) -> None:
-        """The model is done with a batch, which has still to be written."""
-        self.at_work.remove(label)
-        self.writing.append(label)
+    async def enter(self, label: str, alone: bool) -> bool:
+        """Join the line; `alone`: once it is empty, and nobody joins until `leave`. False if the replica died."""
+        while self.alive and self._kept_for not in ("", label):
+            await self._change.wait()
+        if alone:
+            self._kept_for = label
+        while alone and self.alive and self.line:
+            await self._change.wait()
+        if self.alive:
+            self.line.append(label)
+        return self.alive
 
-    def done(self, label: str) -> None:
-        for batches in (self.at_work, self.writing):
-            if label in batches:
-                batches.remove(label)
+    def leave(self, label: str) -> None:
+        if label in self.line:
+            self.line.remove(label)
+        if self._kept_for == label:
+            self._kept_for = ""
+        self._changed()
+
+    def died(self) -> None:
+        self.alive, self.suspects = False, tuple(self.line)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
 
 
 class Pool:
     """`size` replicas of one actor. `make(name)` starts one; its `load` must return before it gets work.
+
+    Who is in line at a replica that dies may have killed it. One alone is charged with it; several are not, and each is
+    tried again alone, so that a batch is set aside for nothing but its own doing.
 
     Replicas that die on end break a pool. A `vital` one (the VLM's) ends the run with that; any other fails what it is
     given from then on. `fatal` is told at once of what no retry mends: a wrong setting, a machine that cannot do it.
@@ -101,18 +124,19 @@ class Pool:
             SeesawError: the pool cannot serve at all.
         """
         last: BaseException | None = None
-        tries = 0
+        tries, suspect = 0, False
         while tries < (1 if self._barren >= BARREN else self._attempts):
             replica = await self._slot()
-            replica.at_work.append(label)
-            tries += 1
             try:
+                if not await replica.enter(label, alone=suspect) or self.stopping:
+                    continue
+                tries += 1
                 result = await submit(replica, last is None)
             except RayActorError as error:
                 last = error
                 self._lost(replica, error)
-                if replica.killer != label:  # it only stood in line behind the one that ran
-                    tries -= 1
+                suspect = True
+                tries -= replica.suspects != (label,)
             except RayError as error:
                 last = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
                 if isinstance(last, SeesawError) and last.exit_code in (2, 4):
@@ -123,7 +147,7 @@ class Pool:
                 self._fruitless = self._barren = 0
                 return result
             finally:
-                replica.done(label)
+                replica.leave(label)
                 if replica.alive:
                     self._slots.put_nowait(replica)
         assert last is not None
@@ -172,7 +196,7 @@ class Pool:
             if not isinstance(cause, SeesawError):  # a device that its last process still holds, perhaps
                 self._lost(replica, cause)
                 return
-            replica.alive = False
+            replica.died()
             self._replicas.discard(replica)
             ray.kill(replica.actor)
             self._do_without(cause)
@@ -186,8 +210,7 @@ class Pool:
         """A replica is gone: note it once, and start another unless none ever gets anywhere."""
         if not replica.alive:
             return
-        replica.alive = False
-        replica.killer = next(iter([*replica.at_work, *replica.writing]), "")
+        replica.died()
         self._replicas.discard(replica)
         if replica.actor is not None:
             ray.kill(replica.actor)  # Ray also reports an actor as lost that it cannot reach; it must not live on
@@ -196,7 +219,8 @@ class Pool:
         self._events.lost(replica.name, _brief(error))
         self._fruitless += 1
         self._stillborn += not replica.ready
-        if self._stillborn >= STILLBORN or self._fruitless >= 2 * self._attempts:
+        most = 2 * self._attempts + self._size * self._in_flight  # whoever was in line may die once more, alone
+        if self._stillborn >= STILLBORN or self._fruitless >= most:
             deaths = f"{STILLBORN} replicas in a row died while they loaded"
             if self._stillborn < STILLBORN:
                 deaths = f"{self._fruitless} replicas in a row died without finishing a batch"
@@ -301,8 +325,6 @@ class Fleet:
 
         async def submit(replica: Replica, first: bool) -> Any:
             await replica.actor.generate.remote(task)
-            if first:  # after a death it stands at the head of the line until it is written, and answers for the next
-                replica.computed(batch.label)
             commit = replica.actor.commit.options(num_returns=2, concurrency_group=WRITING)
             blanks, images = commit.remote(task)
             self._events.blank(batch, await blanks)
