@@ -18,6 +18,9 @@ from experiments.strategies import Strategy
 
 __all__ = ["Mitigation", "matrix_rows", "mitigate_all", "mitigation_rows"]
 
+#: (axes that a prompt states, images asked for) -> images made, for batches are whole.
+Whole = Callable[[int, int], int]
+
 
 @dataclass(frozen=True)
 class Mitigation:
@@ -47,12 +50,12 @@ async def mitigate_all(
     return await all_of(map(one, mitigations))
 
 
-def mitigation_rows(courses: Iterable[tuple[Mitigation, State]], batch: int) -> pd.DataFrame:
+def mitigation_rows(courses: Iterable[tuple[Mitigation, State]], whole: Whole) -> pd.DataFrame:
     """mitigation.parquet (`results.mitigation.mitigation_schema`): the state after every step.
 
     `axis` and `gamma` of a row are those of the mitigation that led to it. A step that could not be measured is the
-    last, its numbers NaN, its outcome `undefined` and the reason among its alerts. `images` counts, in whole batches of
-    `batch`, what the step looks at and no earlier step of the same case did.
+    last, its numbers NaN, its outcome `undefined` and the reason among its alerts. `images` counts, in `whole` batches,
+    what the step looks at and no earlier step of the same case did.
     """
     rows: list[dict[str, Any]] = []
     for each, state in courses:
@@ -70,7 +73,7 @@ def mitigation_rows(courses: Iterable[tuple[Mitigation, State]], batch: int) -> 
             row |= {"prompts": list(step.prompts), "outcome": state.outcome if last else ""}
             row["alerts"] = [*map(str, step.alerts), *([state.reason] if last and state.reason else [])]
             row |= {"chosen": json.dumps(dict(each.problem.priority)), "epsilon": each.problem.epsilon}
-            rows.append(row | {"images": _unseen(each, state, number, batch, seen)})
+            rows.append(row | {"images": _unseen(each, state, number, whole, seen)})
             before = step
     return pd.DataFrame(rows)
 
@@ -96,7 +99,7 @@ def matrix_rows(courses: Iterable[tuple[Mitigation, State]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def _unseen(each: Mitigation, state: State, number: int, batch: int, seen: dict[str, int]) -> int:
+def _unseen(each: Mitigation, state: State, number: int, whole: Whole, seen: dict[str, int]) -> int:
     """Images, in whole batches, that step `number` needs beyond those `seen` of every prompt, which it adds to."""
     step = state.steps[number] if number < len(state.steps) else None
     earlier = state.steps[:number]
@@ -108,7 +111,7 @@ def _unseen(each: Mitigation, state: State, number: int, batch: int, seen: dict[
     new = 0
     for prompts in sets if looked else sets[:1]:
         for prompt, images in zip(prompts.prompts, prompts.images, strict=True):
-            whole = batch * math.ceil(images / batch)
-            new += max(0, whole - seen.get(prompt.text, 0))
-            seen[prompt.text] = max(whole, seen.get(prompt.text, 0))
+            made = whole(prompt.stated, images)
+            new += max(0, made - seen.get(prompt.text, 0))
+            seen[prompt.text] = max(made, seen.get(prompt.text, 0))
     return new

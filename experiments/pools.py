@@ -107,15 +107,14 @@ class Pools:
 
     def __init__(self, lab: Lab, mitigator: Mitigator) -> None:
         self.mitigator = mitigator
-        self.asked: Counter[int] = Counter()  #: prompts asked for, as often as they were, by their number of images
+        #: (axes that it states, images) of the prompts looked at, as often as they were
+        self.asked: Counter[tuple[int, int]] = Counter()
         self._lab = lab
         self._known: dict[tuple[str, PromptSet], Pooled] = {}
         self._flight: dict[tuple[str, PromptSet], asyncio.Task[Pooled]] = {}
 
     async def observe(self, model: str, sets: Sequence[PromptSet]) -> list[Pooled]:
         """What each of `sets` shows on `model`, in their order, once all that they need has ended."""
-        for each in sets:
-            self.asked.update(each.images)
         new = {each: self._task(model, each) for each in sets if (model, each) not in self._known}
         if new:
             await asyncio.wait(new.values())  # not gather: who is cancelled does not cancel what others wait for
@@ -124,6 +123,8 @@ class Pools:
         ]  # all looked at, one raised
         if errors:
             raise errors[0]
+        for each in sets:
+            self.asked.update(zip((prompt.stated for prompt in each.prompts), each.images, strict=True))
         return [new[each].result() if each in new else self._known[model, each] for each in sets]
 
     def _task(self, model: str, prompts: PromptSet) -> asyncio.Task[Pooled]:

@@ -27,6 +27,11 @@ class Prompt:
     source_value: str = ""
     adapter: str = ""
 
+    @property
+    def stated(self) -> int:
+        """How many axes it states; `source_axis` joins the names of several by "+"."""
+        return len(self.source_axis.split("+")) if self.source_axis else 0
+
 
 def initial_prompt(dataset: Dataset, subject: str) -> Prompt:
     """The prompt that states nothing but the subject."""

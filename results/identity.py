@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["VERSION", "batch_key", "digest", "image_key", "image_seed", "questionnaire_key"]
+__all__ = ["BATCH", "VERSION", "batch_key", "batch_size", "digest", "image_key", "image_seed", "questionnaire_key"]
 
 VERSION = 1
+BATCH = 8  #: images a batch: seeds 0-7, 8-15, ...; a constant, for it decides which images are made together
 _SEED_BITS = 53  # seeds stay exact in JSON, JavaScript and float64
 
 
@@ -48,6 +49,14 @@ def image_seed(root: int, index: int) -> int:
 def image_key(model: str, prompt: str, adapter: str, seed: int) -> str:
     """Identity of one image; `model` is the model's own digest."""
     return digest("image", {"model": model, "prompt": prompt, "adapter": adapter, "seed": seed})
+
+
+def batch_size(stated: int) -> int:
+    """Images a batch of a prompt that states so many axes: 8; for three axes 4, for four 2, for more 1.
+
+    A model that is mitigated on many axes is a set of hundreds of prompts of which a few images each are looked at.
+    """
+    return max(1, BATCH >> max(0, stated - 2))
 
 
 def batch_key(model: str, prompt: str, adapter: str, seeds: Sequence[int]) -> str:

@@ -217,11 +217,13 @@ def _galleries(case: Case, album: Album) -> tuple[Gallery | None, tuple[Gallery,
     before = _gallery(case.model, start[0], FIRST, album) if start else None
     if not case.steps:
         return before, ()
-    return before, tuple(_gallery(case.model, prompt, _EACH, album) for prompt in _spread(case.course[-1].prompts))
+    return before, tuple(
+        _gallery(case.model, prompt, _EACH, album, case.steps) for prompt in _spread(case.course[-1].prompts)
+    )
 
 
-def _gallery(model: str, prompt: str, count: int, album: Album) -> Gallery:
-    return Gallery(prompt, tuple(album.first(model, prompt, count)))
+def _gallery(model: str, prompt: str, count: int, album: Album, stated: int = 0) -> Gallery:
+    return Gallery(prompt, tuple(album.first(model, prompt, count, stated)))
 
 
 def _spread(prompts: Sequence[str]) -> Iterable[str]:

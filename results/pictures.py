@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from results.errors import StoreError
-from results.identity import batch_key, image_key, image_seed
+from results.identity import batch_key, batch_size, image_key, image_seed
 from results.record import FIRST
 from results.store import Store
 
@@ -42,22 +42,30 @@ class Album:
         self._folders: dict[str, str] = {}
         self.size = 0
 
-    def first(self, model: str, prompt: str, count: int) -> list[Picture]:
-        """The first `count` images of a prompt, FIRST at most, of the model as it is, without an adapter."""
-        identity = self._models.get(model, "")
-        return self.pictures(model, prompt, [image_key(identity, prompt, "", seed) for seed in self._seeds[:count]])
+    def first(self, model: str, prompt: str, count: int, stated: int = 0) -> list[Picture]:
+        """The first `count` images, FIRST at most, of a prompt that states so many axes; of a model without adapter."""
+        found: list[Picture] = []
+        size = batch_size(stated)
+        for start in range(0, count, size):
+            seeds = self._seeds[start : start + size]
+            keys = [image_key(self._models.get(model, ""), prompt, "", seed) for seed in seeds]
+            found += self._pictures(model, prompt, seeds, keys[: count - start])
+        return found
 
     def pictures(self, model: str, prompt: str, image_keys: Sequence[str]) -> list[Picture]:
-        """The images `image_keys` of the first batch of a prompt. What is not there is a Picture without a URI."""
+        """The images `image_keys` of the first batch of a sweep's prompt; what is not there is without a URI."""
+        return self._pictures(model, prompt, self._seeds, image_keys)
+
+    def _pictures(self, model: str, prompt: str, seeds: Sequence[int], image_keys: Sequence[str]) -> list[Picture]:
         identity = self._models.get(model, "")
         if model not in self._folders:
             self._folders[model] = self._store.folder("images", model, identity)
-        shard = f"{self._folders[model]}/{batch_key(identity, prompt, '', self._seeds)}.parquet"
+        shard = f"{self._folders[model]}/{batch_key(identity, prompt, '', seeds)}.parquet"
         try:
             table = self._store.read(shard).select(["image_key", "image", "withheld"])
         except FileNotFoundError:
             return [Picture("", missing="image not in the store")] * len(image_keys)
-        except (StoreError, OSError):
+        except (StoreError, OSError, KeyError):
             return [Picture("", missing="image not readable in the store: run seesaw verify")] * len(image_keys)
         held = {row["image_key"]: row for row in table.to_pylist()}
         found = [

@@ -13,12 +13,13 @@ from experiments.lab import Answers, Observations, all_of
 from experiments.prompts import Prompt
 from experiments.questionnaire import observations_of, read_replies
 from results.errors import BatchFailed, ConfigError, StoreError, nearest
+from results.identity import batch_size
 from results.store import Store
 from runner.config import ModelConfig
 from runner.events import Events
 from runner.experiment import Experiment, Served
 from runner.fleet import Fleet
-from runner.plan import BATCH, Batch, batches_of
+from runner.plan import Batch, batches_of
 
 __all__ = ["FleetLab"]
 
@@ -53,7 +54,8 @@ class FleetLab:
         """
         if model not in self._models:
             raise ConfigError(f"no model '{model}' in this experiment{nearest(model, self._models)}")
-        self._events.asked(len(prompts), len(prompts) * math.ceil(images / BATCH))
+        batches = sum(math.ceil(images / batch_size(prompt.stated)) for prompt in prompts)
+        self._events.asked(len(prompts), batches)
         cells = [self._cell(self._models[model], prompt, images) for prompt in prompts]
         return await all_of(cells)
 

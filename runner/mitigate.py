@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +25,7 @@ from results.mitigation_tables import comparison, sheets, table1, write_sheet
 from results.tables import table_of, write_csv, write_table
 from runner.events import Events
 from runner.experiment import Experiment
-from runner.plan import BATCH, Plan
+from runner.plan import Plan, whole
 
 __all__ = ["MITIGATORS", "Mitigate", "mitigator_of"]
 
@@ -110,8 +109,8 @@ class Mitigate:
         events.counts.mitigations = len(mitigations)
 
         def on_step(each: Mitigation, state: State) -> None:
-            asked: Counter[int] = sum((pool.asked for pool in pools), Counter())
-            images = sum(prompts * BATCH * math.ceil(number / BATCH) for number, prompts in asked.items())
+            asked = sum((pool.asked for pool in pools), Counter[tuple[int, int]]())
+            images = sum(prompts * whole(*each) for each, prompts in asked.items())
             last = state.steps[-1] if state.steps else None
             events.step(
                 _label(each),
@@ -129,7 +128,7 @@ class Mitigate:
     def write(self, events: Events) -> bool:
         path, settings = self.experiment.run, self._settings
         schema = mitigation_schema(axis.name for axis in settings.dataset.axes)
-        table = table_of(mitigation_rows(self._courses, BATCH), schema, settings.about())
+        table = table_of(mitigation_rows(self._courses, whole), schema, settings.about())
         write_table(path / "mitigation.parquet", table)
         matrices = table_of(matrix_rows(self._courses), MITIGATION_MATRICES, settings.about())
         write_table(path / "mitigation_matrices.parquet", matrices)

@@ -9,14 +9,12 @@ from functools import cached_property
 from typing import Any
 
 from experiments.prompts import Prompt, prompts_of
-from results.identity import batch_key, image_key, image_seed
+from results.identity import BATCH, batch_key, batch_size, image_key, image_seed
 from results.store import Store
 from runner.config import ModelConfig, VLMConfig
 from runner.experiment import Experiment, Served
 
-__all__ = ["BATCH", "Batch", "ModelPlan", "Plan", "batches_of", "make_plan"]
-
-BATCH = 8  #: images a batch: seeds 0-7, 8-15, ...; a constant, for it decides which images are made together
+__all__ = ["Batch", "ModelPlan", "Plan", "batches_of", "make_plan", "whole"]
 
 
 @dataclass(frozen=True)
@@ -41,11 +39,17 @@ class Batch:
         return f"{self.model} / {self.prompt.subject} / {where} / images {self.index[0]}-{self.index[-1]}"
 
 
+def whole(stated: int, images: int) -> int:
+    """Images in the whole batches that hold `images` of a prompt that states so many axes."""
+    size = batch_size(stated)
+    return size * math.ceil(images / size)
+
+
 def batches_of(experiment: Experiment, model: Served[ModelConfig], prompt: Prompt, images: int) -> list[Batch]:
     """Cut a cell into batches. The last is whole too, so that a cell that is extended later keeps all it has."""
-    cut = []
-    for start in range(0, images, BATCH):
-        index = tuple(range(start, start + BATCH))
+    cut, size = [], batch_size(prompt.stated)
+    for start in range(0, images, size):
+        index = tuple(range(start, start + size))
         seeds = tuple(image_seed(experiment.seed, i) for i in index)
         key = batch_key(model.identity, prompt.text, prompt.adapter, seeds)
         cut.append(

@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from runner.events import Counts
-from runner.plan import BATCH
 
 __all__ = ["display"]
 
@@ -28,21 +27,20 @@ class _Pace:
     """Images a second over the last minute, and what is left at that pace: models that load make neither wrong."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
+        self._seen: deque[tuple[float, int, int]] = deque()
 
     def __call__(self, counts: Counts) -> tuple[float, float]:
         now = time.monotonic()
         if counts.batches_done > (self._seen[-1][1] if self._seen else 0):
-            self._seen.append((now, counts.batches_done))
+            self._seen.append((now, counts.batches_done, counts.images_made + counts.images_reused))
         if not self._seen:
             return 0.0, float("inf")
         while now - self._seen[0][0] > 60 and len(self._seen) > 2:
             self._seen.popleft()
-        (then, before), (last, done) = self._seen[0], self._seen[-1]
+        (then, before, had), (last, done, has) = self._seen[0], self._seen[-1]
         if done == before or last == then:
             return 0.0, float("inf")
-        pace = (done - before) / (last - then)
-        return pace * BATCH, (counts.batches - done) / pace
+        return (has - had) / (last - then), (counts.batches - done) * (last - then) / (done - before)
 
 
 def _left(seconds: float) -> str:

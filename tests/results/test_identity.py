@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.identity import batch_key, digest, image_key, image_seed, questionnaire_key
+from results.identity import batch_key, batch_size, digest, image_key, image_seed, questionnaire_key
 
 SEEDS = [image_seed(0, i) for i in range(8)]
 
@@ -45,3 +45,7 @@ GOLDEN = {
     "batch": "b184370b63c526c1269b83e6a090d2d2",
     "questionnaire": "50d3832a3fd019a00a6cc6db894b81af",
 }
+
+
+def test_how_batches_are_cut_is_frozen_too():
+    assert [batch_size(stated) for stated in range(8)] == [8, 8, 8, 4, 2, 1, 1, 1]

@@ -12,10 +12,13 @@ from PIL import Image
 
 from experiments.assignments import assignments_of
 from experiments.dataset import load_dataset
+from experiments.mitigators import PM
+from experiments.prompts import initial_prompt
 from results.errors import ConfigError
 from results.mitigation import read_mitigation
 from runner.experiment import load_experiment
 from runner.mitigate import Mitigate
+from runner.plan import batches_of, whole
 
 CONFIG = """
 models: [{name: one, engine: pictogram-draw, settings: {world: alder}, cpus: 0.2}]
@@ -295,3 +298,18 @@ def test_targets_of_a_case_s_own_are_those_that_it_is_measured_against(config, t
     job = Mitigate(load_experiment(str(tmp_path / config), [given]))
     targets = [mitigator.settings.targets["gender"].tolist() for mitigator in job._mitigators.values()]
     assert targets == [[0.5, 0.5], [0.25, 0.75]]
+
+
+def test_images_of_a_prompt_that_states_many_axes_come_in_small_batches(config, tmp_path):
+    """A model mitigated on four axes is 2 x 3 x 6 x 3 prompts, of which one image each is looked at."""
+    experiment = load_experiment(str(tmp_path / config), ["axes=all"])
+    dataset, model = experiment.dataset, experiment.models[0]
+    mitigator = PM(experiment.settings, 48)
+    current, sizes = mitigator.initial("nurse"), []
+    for axis in ("gender", "age", "ethnicity", "bodytype", "environment"):
+        current = mitigator.mitigate(current, axis)
+        cut = batches_of(experiment, model, current.prompts[0], current.images[0])
+        sizes.append((current.images[0], [len(batch.index) for batch in cut]))
+        assert whole(current.prompts[0].stated, current.images[0]) == sum(sizes[-1][1])
+    assert sizes == [(24, [8] * 3), (8, [8]), (2, [4]), (1, [2]), (1, [1])]
+    assert [len(batch.index) for batch in batches_of(experiment, model, initial_prompt(dataset, "nurse"), 9)] == [8, 8]
