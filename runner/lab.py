@@ -38,6 +38,7 @@ class FleetLab:
         self._answers = self._sound(experiment.vlm.folder)
         for model in experiment.models:
             self._images |= self._sound(model.folder)
+        self._withheld: dict[tuple[str, str], Observations] = {}
         self._flight: dict[str, asyncio.Task[Answers]] = {}
         width = fleet.width
         self._cells = {name: asyncio.Semaphore(2 * width + 2) for name in self._models}
@@ -72,7 +73,18 @@ class FleetLab:
             else:
                 parts.append(result)
         self._events.cell(failed=bool(failures))
-        return observations_of(self._experiment.dataset, prompt, parts, images, failures)
+        cell = observations_of(self._experiment.dataset, prompt, parts, images, failures)
+        known = self._withheld.get((model.name, prompt.text))
+        if cell.answers and any(cell.answers.withheld) and (known is None or known.asked < cell.asked):
+            self._withheld[model.name, prompt.text] = cell
+        return cell
+
+    def withheld(self) -> dict[str, list[Observations]]:
+        """Cells by model, each once, that have images which were made and not asked."""
+        found: dict[str, list[Observations]] = {}
+        for (model, _), cell in sorted(self._withheld.items()):
+            found.setdefault(model, []).append(cell)
+        return found
 
     async def _shared(self, batch: Batch) -> Answers:
         """One task a batch, however many ask for it at once."""

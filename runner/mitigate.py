@@ -110,7 +110,7 @@ class Mitigate:
 
         def on_step(each: Mitigation, state: State) -> None:
             asked = sum((pool.asked for pool in pools), Counter[tuple[int, int]]())
-            images = sum(prompts * whole(*each) for each, prompts in asked.items())
+            images = sum(prompts * whole(*key) for key, prompts in asked.items())
             last = state.steps[-1] if state.steps else None
             events.step(
                 _label(each),
@@ -140,6 +140,11 @@ class Mitigate:
         told = comparison(cases) if len(self._strategies) > 1 else table1(cases)
         for row in told.shown.to_dict("records"):
             events.note("; ".join(f"{heading}: {value}" for heading, value in row.items() if value))
+        made, asked = events.counts.images_made, events.counts.images_asked
+        reused = max(0.0, 1 - made / max(1, asked))
+        events.note(
+            f"{made:,} images made; mitigations looked at {asked:,}, each as often as one did: {reused:.0%} were reused"
+        )
         undefined = [(each, state) for each, state in self._courses if state.outcome == "undefined"]
         for each, state in undefined[:_SHOWN]:
             events.note(f"{_label(each)}: undefined: {state.reason}")

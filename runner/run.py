@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.sweep import withheld_images
 from results.errors import Interrupted, SeesawError
 from results.report import write_report
 from results.store import Store
@@ -146,8 +147,10 @@ async def _observe(job: Job, store: Store, directory: RunDirectory, events: Even
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop)
     try:
-        await job.observe(FleetLab(experiment, store, fleet, events), events)
+        lab = FleetLab(experiment, store, fleet, events)
+        await job.observe(lab, events)
         await fleet.metrics()
+        events.withheld(withheld_images(lab.withheld()))
     except asyncio.CancelledError:
         raise Interrupted("stopped at once; the same command goes on where this one was") from None
     except Interrupted:

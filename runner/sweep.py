@@ -57,8 +57,6 @@ class Sweep:
         answers = self.answers()
         write_table(path / "answers.parquet", answers)
         withheld = withheld_images(observed)
-        if len(withheld):
-            events.withheld(withheld)
         table = table_of(withheld, WITHHELD)
         write_table(path / "withheld.parquet", table)
         write_csv(path / "withheld.csv", table)

@@ -195,6 +195,21 @@ def test_what_fails_is_undefined_and_mended_by_the_same_command(config, tmp_path
     assert "nothing to do" not in again.err
 
 
+def test_blank_images_are_failures_and_no_observations(config, tmp_path, seesaw):
+    text = CONFIG.replace(
+        "engine: pictogram-draw, settings: {world: alder}", "engine: simulated, settings: {blank: old }"
+    )
+    (tmp_path / "blank.yaml").write_text(text)
+    command = seesaw("mitigate", "blank.yaml", "subjects=[nurse]", "max_steps=1")
+    assert command.code == 1
+    assert "some images are blank" in command.err
+    failures = pd.read_parquet(tmp_path / "run/failures.parquet")
+    assert failures.error.unique().tolist() == ["blank"]
+    assert failures.cell.tolist() == ["one / nurse / age=old"]
+    (case,) = read_mitigation(tmp_path / "run/mitigation.parquet")
+    assert case.outcome not in ("", "undefined")
+
+
 def test_a_stopped_mitigation_resumes(config, tmp_path, start, seesaw):
     slow = CONFIG.replace("engine: simulated", "engine: simulated, settings: {seconds: 0.003}")
     (tmp_path / "slow.yaml").write_text(slow)
