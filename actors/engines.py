@@ -14,7 +14,9 @@ weights are missing.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +24,7 @@ from typing import Any, Protocol
 from PIL import Image
 
 from results.errors import ConfigError, nearest
+from results.secrets import first_line
 
 __all__ = [
     "ABSENT",
@@ -36,6 +39,7 @@ __all__ = [
     "VQAQuestion",
     "Withheld",
     "engine_class",
+    "own_code",
 ]
 
 TTI_ENGINES: Mapping[str, str] = {
@@ -117,6 +121,18 @@ def engine_class(name: str, known: Mapping[str, str], what: str = "engine") -> t
         raise
     except AttributeError as error:
         raise ConfigError(f"{what} '{name}': module '{module}' has no '{attribute}'") from error
+    except Exception as error:
+        if name in known:
+            raise
+        told = f"{type(error).__name__}: {first_line(error)}"  # a user's own file, which has a mistake
+        raise ConfigError(f"{what} '{name}': module '{module}' cannot be imported: {told}") from error
     if not isinstance(found, type):
         raise ConfigError(f"{what} '{name}': '{path}' is not a class")
     return found
+
+
+def own_code(name: str, found: type[Any]) -> dict[str, str]:
+    """What identifies the class of a user's own (`module:Class`): its source file; nothing for one by name."""
+    if ":" not in name:
+        return {}
+    return {"code": hashlib.sha256(inspect.getsource(inspect.getmodule(found) or found).encode()).hexdigest()}

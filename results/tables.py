@@ -86,7 +86,7 @@ WITHHELD = _schema(
     model="string", subject="string", source_axis="string", source_value="string", images="int64", flagged="int64",
     blank="int64", flagged_share="float64",
 )  # fmt: skip
-FAILURES = _schema(cell="string", stage="string", error="string", attempts="int64", message="string")
+FAILURES = _schema(cell="string", stage="string", error="string", attempts="int64", message="string", command="string")
 
 _NEEDED = tuple(ANSWERS.names[:7])  # what an answers table that anyone made must have
 _OPTIONAL = ("probability", "prompt")

@@ -73,17 +73,25 @@ def main() -> None:
 @main.command()
 @_config
 @_overrides
+@click.option("--gpus", type=click.IntRange(0, 4096), help="Also say how long a sweep takes on so many; 0: on CPUs.")
+@click.option("--gpu-memory", type=click.FloatRange(1), default=80, show_default=True, help="GB of one such GPU.")
 @_json
 @_answerable
-def plan(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Say what a run would do, and run nothing."""
+def plan(config: str, overrides: tuple[str, ...], gpus: int | None, gpu_memory: float, as_json: bool) -> None:
+    """Say what a run would do, and run nothing.
+
+    With --gpus the fleet's policy is run against a virtual clock: time, use of every GPU, GPU-hours by model, and what
+    one GPU more would bring. The GPUs need not be there: nodes of up to 8 are assumed, with 16 CPUs a GPU.
+    """
     from results.store import Store
     from runner.experiment import load_experiment
-    from runner.plan import make_plan
+    from runner.plan import make_plan, time_plan
     from runner.show import show_plan
 
     experiment = load_experiment(config, overrides)
-    show_plan(experiment, make_plan(experiment, Store(experiment.store)), as_json)
+    made = make_plan(experiment, Store(experiment.store))
+    timing = None if gpus is None else time_plan(experiment, made, gpus, gpu_memory)
+    show_plan(experiment, made, as_json, timing)
 
 
 @main.command()
@@ -191,7 +199,7 @@ def report(run: str) -> None:
     from results.report import write_report
 
     record = read_record(Path(run))
-    click.echo(write_report(Path(run), record["fingerprint"]["store"]))
+    click.echo(write_report(Path(run), record["fingerprint"].get("store", "")))
 
 
 @main.command()

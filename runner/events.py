@@ -127,7 +127,7 @@ class Events:
         for model in images[images["flagged"] > 0]["model"].unique():
             rows = images[(images["model"] == model) & (images["flagged"] > 0)]
             flagged = int(rows["flagged"].sum())
-            self.note(f"{model}: its safety checker flagged {flagged:,} images in {len(rows)} cells; see withheld.csv")
+            self.note(f"{model}: its safety checker flagged {flagged:,} images in {len(rows)} cells")
 
     def cell(self, failed: bool) -> None:
         self.counts.cells_done += 1

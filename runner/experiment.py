@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import os
 import re
 import sys
@@ -13,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class
+from actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class, own_code
 from actors.pictogram.world import WORLDS
 from experiments.analysis import Settings, make_settings
 from experiments.dataset import Dataset, load_dataset
@@ -181,9 +179,7 @@ def _served(spec: Spec, kind: str, engines: Mapping[str, str], search: Sequence[
     if hasattr(engine, "absolute"):
         spec = replace(spec, settings=engine.absolute(spec.settings, [*search, Path.cwd()]))
     extra = engine.identity(spec.settings) if hasattr(engine, "identity") else {}
-    if ":" in spec.engine:  # an engine of the user's own: changed code makes other images
-        code = inspect.getsource(inspect.getmodule(engine) or engine)
-        extra = {**extra, "code": hashlib.sha256(code.encode()).hexdigest()}
+    extra = {**extra, **own_code(spec.engine, engine)}  # changed code makes other images
     inert: frozenset[str] = getattr(engine, "inert", frozenset())
     settings = {key: value for key, value in spec.settings.items() if key not in inert}
     try:

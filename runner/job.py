@@ -14,7 +14,7 @@ __all__ = ["Job"]
 
 
 class Job(Protocol):
-    """What a command does. `tables` names those that it writes, `shown` says whether the report has what they say."""
+    """What a command does. `files` are patterns of what it writes, `shown` says whether the report tells of them."""
 
     @property
     def experiment(self) -> Experiment:
@@ -29,7 +29,7 @@ class Job(Protocol):
     @property
     def command(self) -> str: ...
     @property
-    def tables(self) -> tuple[str, ...]: ...
+    def files(self) -> tuple[str, ...]: ...
     @property
     def shown(self) -> bool: ...
 

@@ -38,6 +38,8 @@ class FleetLab:
         self._answers = self._sound(experiment.vlm.folder)
         for model in experiment.models:
             self._images |= self._sound(model.folder)
+        self._failed: dict[str, BatchFailed] = {}  #: what was set aside in this run is not tried again in it
+        self._failed_cells: set[tuple[str, str]] = set()
         self._withheld: dict[tuple[str, str], Observations] = {}
         self._flight: dict[str, asyncio.Task[Answers]] = {}
         width = fleet.width
@@ -72,7 +74,9 @@ class FleetLab:
                 raise result
             else:
                 parts.append(result)
-        self._events.cell(failed=bool(failures))
+        first = bool(failures) and (model.name, prompt.text) not in self._failed_cells
+        self._failed_cells |= {(model.name, prompt.text)} if first else set()
+        self._events.cell(failed=first)
         cell = observations_of(self._experiment.dataset, prompt, parts, images, failures)
         known = self._withheld.get((model.name, prompt.text))
         if cell.answers and any(cell.answers.withheld) and (known is None or known.asked < cell.asked):
@@ -88,6 +92,9 @@ class FleetLab:
 
     async def _shared(self, batch: Batch) -> Answers:
         """One task a batch, however many ask for it at once."""
+        if batch.answers in self._failed:
+            self._events.reused(images=0)
+            raise self._failed[batch.answers]
         task = self._flight.get(batch.answers)
         if task is not None:
             self._events.reused(images=len(batch.index))
@@ -108,10 +115,12 @@ class FleetLab:
                 replies = await self._replies(batch)
                 read = self._read(batch, replies)
             except BatchFailed as error:
+                self._failed[batch.answers] = error
                 self._events.failed(batch, error)
                 raise
             except StoreError as error:  # answers that are there, and are none
                 failed = BatchFailed(str(error), stage="read", error="StoreError", attempts=1)
+                self._failed[batch.answers] = failed
                 self._events.failed(batch, failed)
                 raise failed from error
             self._answers.add(batch.answers)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from actors.engines import engine_class
+from actors.engines import engine_class, own_code
 from experiments.assignments import Assignment, assignments_of
 from experiments.course import State
 from experiments.intermit import Problem
@@ -22,12 +22,13 @@ from results.errors import ConfigError
 from results.mitigation import cases_of, mitigation_schema
 from results.mitigation_matrices import MITIGATION_MATRICES
 from results.mitigation_tables import comparison, sheets, table1, write_sheet
+from results.secrets import first_line
 from results.tables import table_of, write_csv, write_table
 from runner.events import Events
 from runner.experiment import Experiment
 from runner.plan import Plan, whole
 
-__all__ = ["MITIGATORS", "Mitigate", "mitigator_of"]
+__all__ = ["MITIGATORS", "Mitigate", "mitigator_identity", "mitigator_of"]
 
 #: Mitigators by name; `package.module:Class` is one too, made with (settings, images).
 MITIGATORS: Mapping[str, str] = {"pm": "experiments.mitigators:PM"}
@@ -36,7 +37,7 @@ MITIGATORS: Mapping[str, str] = {"pm": "experiments.mitigators:PM"}
 class Mitigate:
     command = "mitigate"
     shown = True
-    tables = ("mitigation", "mitigation_matrices", "failures")
+    files = ("mitigation.parquet", "mitigation_matrices.*", "tables/*")
 
     def __init__(self, experiment: Experiment) -> None:
         """Raises ConfigError for whatever is wrong with the keys of mitigate."""
@@ -68,12 +69,8 @@ class Mitigate:
             for each in self._assignments
             for strategy in self._strategies
         }
-        how = {
-            "intervention": self._settings.intervention,
-            "mitigator": config.mitigator,
-            "max_steps": config.max_steps,
-        }
-        return {"mitigation": {**how, "cases": cases}}
+        how = {"intervention": self._settings.intervention, **mitigator_identity(self.experiment)}
+        return {"mitigation": {**how, "max_steps": config.max_steps, "cases": cases}}
 
     def held(self, plan: Plan) -> bool:
         return True  # what it needs beyond the sweep's cells, only its decisions say
@@ -170,8 +167,21 @@ def _label(each: Mitigation) -> str:
 
 def mitigator_of(experiment: Experiment, settings: Settings) -> Mitigator:
     """The mitigator that the config names. Raises ConfigError for what is none."""
-    found: Mitigator = engine_class(experiment.config.mitigator, MITIGATORS, "mitigator")(settings, experiment.images)
+    name = experiment.config.mitigator
+    make = engine_class(name, MITIGATORS, "mitigator")
+    try:
+        found: Mitigator = make(settings, experiment.images)
+    except Exception as error:
+        if name in MITIGATORS:
+            raise
+        raise ConfigError(f"mitigator '{name}' cannot be made: {type(error).__name__}: {first_line(error)}") from error
     return found
+
+
+def mitigator_identity(experiment: Experiment) -> dict[str, str]:
+    """The mitigator's name and, where it is the user's own, its code."""
+    name = experiment.config.mitigator
+    return {"mitigator": name, **own_code(name, engine_class(name, MITIGATORS, "mitigator"))}
 
 
 def _key(each: Assignment) -> str:

@@ -1,10 +1,11 @@
-"""What a run consists of: cells cut into batches by rule, and what doing them will take."""
+"""What a run consists of: cells cut into batches by rule, what doing them will take, and how long on which GPUs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +14,25 @@ from results.identity import BATCH, batch_key, batch_size, image_key, image_seed
 from results.store import Store
 from runner.config import ModelConfig, VLMConfig
 from runner.experiment import Experiment, Served
+from runner.policy import Node, Work, places
+from runner.simulate import simulate
 
-__all__ = ["Batch", "ModelPlan", "Plan", "batches_of", "make_plan", "whole"]
+__all__ = [
+    "Batch",
+    "Cost",
+    "ModelPlan",
+    "Plan",
+    "Timing",
+    "batches_of",
+    "make_plan",
+    "nodes_of",
+    "time_plan",
+    "whole",
+    "work_of",
+]
+
+NODE_GPUS = 8  #: of one node of a cluster that is only imagined
+GPU_CPUS = 16  #: CPUs beside each of its GPUs
 
 
 @dataclass(frozen=True)
@@ -147,3 +165,110 @@ def make_plan(experiment: Experiment, store: Store) -> Plan:
         memory=tuple((s.name, s.gpus, s.cpus, s.memory_gb, _licence(s)) for s in served),
         strays=tuple(strays),
     )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a model's work costs on the GPUs of a `Timing`, and where its seconds come from."""
+
+    name: str
+    seconds: float  #: a batch
+    load_seconds: float
+    source: str
+    loads: int
+    gpu_hours: float  #: of batches; loading is counted by itself
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long a plan would take on machines that need not be there: the fleet's policy against a virtual clock."""
+
+    gpus: int
+    gpu_gb: float  #: of one GPU
+    cpus: float  #: of all nodes
+    hours: float  #: until the last answer
+    bound_hours: float  #: that no policy can do without (`runner.simulate.lower_bound`)
+    utilisation: tuple[float, ...]  #: of every GPU, the share of `hours` that it works; loading is not work
+    loading_gpu_hours: float
+    costs: tuple[Cost, ...]
+    one_more_hours: float | None  #: until the last answer with one GPU more; None if no model needs a GPU
+    left_out: tuple[str, ...]  #: whose work is not in these figures, and why
+    log: tuple[str, ...]  #: the policy's decisions
+
+
+def work_of(spec: ModelConfig | VLMConfig, replicas: Mapping[str, int], seconds: float) -> Work:
+    """What the policy needs to know of a model or VLM, with nothing queued; `seconds` a batch."""
+    spread = spec.gpus if isinstance(spec, VLMConfig) else 1.0  # a VLM's weights lie in parts on all of its GPUs
+    return Work(
+        name=spec.name,
+        queued=0,
+        running=0,
+        seconds=seconds,
+        load_seconds=spec.load_seconds,
+        gpus=spec.gpus,
+        gpu_gb=spec.memory_gb / max(spread, 1.0) if spec.gpus else 0.0,
+        cpus=spec.cpus,
+        memory_gb=0.0 if spec.gpus else spec.memory_gb,
+        pinned=replicas.get(spec.name),
+    )
+
+
+def nodes_of(gpus: int, gpu_gb: float, cpus: int | None = None) -> list[Node]:
+    """Nodes of up to 8 GPUs, and 16 CPUs a GPU; without GPUs one with `cpus`, or as many as this machine has."""
+    if not gpus:
+        return [Node("node-0", 0, 0.0, float(cpus or os.cpu_count() or 1))]
+    sizes = [min(NODE_GPUS, gpus - first) for first in range(0, gpus, NODE_GPUS)]
+    return [Node(f"node-{i}", size, gpu_gb, float(GPU_CPUS * size)) for i, size in enumerate(sizes)]
+
+
+def time_plan(experiment: Experiment, plan: Plan, gpus: int, gpu_gb: float) -> Timing:
+    """Simulate what is left of a plan on `gpus` GPUs of `gpu_gb` GB (0: on CPUs alone), and on one more."""
+    nodes, replicas = nodes_of(gpus, gpu_gb, experiment.cluster.cpus), experiment.cluster.replicas
+    models, left_out, stored = [], [], 0
+    for served, counts in zip(experiment.models, plan.models, strict=True):
+        work = work_of(served.spec, replicas, BATCH * served.spec.seconds_per_image)
+        work = replace(work, queued=counts.batches - counts.images_held)
+        stored += counts.images_held - counts.answers_held
+        why = _not_timed(work, "seconds_per_image", nodes)
+        if not work.queued or not why:
+            models.append(work)
+        else:
+            left_out.append(why)
+    spec = experiment.vlm.spec
+    asks = work_of(spec, replicas, BATCH * len(experiment.questionnaire.all) * spec.seconds_per_question)
+    vlm: Work | None = replace(asks, queued=stored)
+    if why := _not_timed(asks, "seconds_per_question", nodes):
+        left_out.append(why)
+        vlm = None
+    made = simulate(models, vlm, nodes)
+    works = [*models, *([vlm] if vlm else [])]
+    more = None
+    if gpus and any(work.gpus for work in works):
+        more = simulate(models, vlm, nodes_of(gpus + 1, gpu_gb)).makespan / 3600
+    names = [spell.work.name for spell in made.spells]
+    return Timing(
+        gpus=gpus,
+        gpu_gb=gpu_gb,
+        cpus=sum(node.cpus for node in nodes),
+        hours=made.makespan / 3600,
+        bound_hours=made.bound / 3600,
+        utilisation=tuple(made.utilisation.values()),
+        loading_gpu_hours=made.loading_hours,
+        costs=tuple(
+            # no shard of the store says how long it took
+            Cost(w.name, w.seconds, w.load_seconds, "its YAML", names.count(w.name), made.gpu_hours.get(w.name, 0.0))
+            for w in works
+        ),
+        one_more_hours=more,
+        left_out=tuple(left_out),
+        log=made.log,
+    )
+
+
+def _not_timed(work: Work, key: str, nodes: Sequence[Node]) -> str:
+    if not work.seconds:
+        return f"{work.name}: its YAML gives no {key}"
+    if not places(work, nodes):
+        need = f"{work.gpus:g} GPU of {work.gpu_gb:g} GB and " if work.gpus else ""
+        return f"{work.name}: it fits on no node; it takes {need}{work.cpus:g} CPU"
+    return ""

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Decision", "Keep", "Node", "Replica", "Start", "Stop", "Work", "decide", "places"]
+__all__ = ["Decision", "Keep", "Node", "Replica", "Start", "State", "Stop", "Work", "decide", "places"]
+
+State = Literal["loading", "idle", "busy", "draining"]  # draining: ends after what it has begun
 
 PAYS = 0.25  #: a further replica must take over this much work, in units of its load and a batch
 WORTH = 30.0  #: images that wait are worth a swap of the VLM between models if they outweigh its load so often
@@ -60,7 +62,7 @@ class Replica:
     model: str
     node: str
     gpus: tuple[int, ...]  #: indices on the node
-    state: Literal["loading", "idle", "busy", "draining"]  #: draining: ends after what it has begun
+    state: State
 
 
 @dataclass(frozen=True)
@@ -234,9 +236,9 @@ class _Draft:
             return True
         if not any(self._count[model.name] and model.queued + model.running for model in self.models):
             return True  # no image will come while it stays
-        if not work.gpus or work.pinned is not None:
-            return False
         count = self._count[work.name]
+        if work.pinned is not None or (not work.gpus and count == 1):
+            return False
         waits = [model.load_seconds for model in self.models if model.queued]
         return bool(waits) and self._rest(count) - self._asking(work) / count > SLACK * (work.load_seconds + min(waits))
 
@@ -339,13 +341,13 @@ class _Draft:
             if not reason or not self._start(work, reason):
                 closed.add(work.name)
 
-    def _urgency(self, work: Work) -> tuple[float, float]:
-        """The longest first; of those without a replica the fastest, while the VLM waits for images to come."""
+    def _urgency(self, work: Work) -> tuple[int, float]:
+        """First who has no replica, the longest or, while the VLM waits for images, the fastest (Johnson's rule)."""
         seconds, count = work.queued * work.seconds, self._count[work.name]
         if count:
-            return seconds / count, 0.0
-        starving = self.vlm is not None and self._count[self.vlm.name] and self.vlm.gpus
-        return math.inf, -work.seconds if starving else seconds / max(self._places[work.name], 1)
+            return (1 if work.pinned is not None else 0), seconds / count
+        starving = self.vlm is not None and self.vlm.gpus and self._count[self.vlm.name]
+        return 2, -work.seconds if starving else seconds / max(self._places[work.name], 1)
 
     def _model_reason(self, work: Work) -> str:
         """Why one more replica of a model is due; empty if none is."""
@@ -419,6 +421,8 @@ class _Draft:
         return best
 
     def _may_evict(self, replica: Replica, work: Work) -> bool:
+        if not self._is_spare(replica):  # the VLM has given up others in the meantime, and needs this one
+            return False
         victim = self._work(replica)
         move = victim.load_seconds + work.load_seconds
         return self._quiet or not victim.open or self._gain(work, work.queued * work.seconds) >= move

@@ -10,17 +10,13 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-import pandas as pd
-
 from experiments.sweep import withheld_images
-from results.errors import Interrupted, SeesawError
+from results.errors import Interrupted, RunDirectoryError, SeesawError
 from results.report import write_report
 from results.store import Store
-from results.tables import FAILURES, table_of, write_table
 from runner.cluster import check_disk, check_resources, connected, preflight
 from runner.events import Counts, Events
 from runner.fleet import Fleet
@@ -78,9 +74,8 @@ def run(job: Job, show: Callable[[str, Mapping[str, Any], Counts], None]) -> int
 
 def _write(job: Job, directory: RunDirectory, events: Events) -> bool:
     whole = job.write(events)
-    rows = sorted((asdict(failure) for failure in events.counts.failures), key=lambda row: str(row["cell"]))
-    write_table(directory.path / "failures.parquet", table_of(pd.DataFrame(rows, columns=FAILURES.names), FAILURES))
-    return whole and not rows
+    directory.write_failures(events.counts.failures)
+    return whole and not events.counts.failures
 
 
 def _ended(job: Job, directory: RunDirectory, events: Events, state: str, began: str, begun: bool = True) -> int:
@@ -106,16 +101,22 @@ def _ended(job: Job, directory: RunDirectory, events: Events, state: str, began:
             record(state)
         events.end(message=state, state=state)
         return 1
-    report = ""
+    report, unreported = "", False
     if not job.shown:
         pass
     elif directory.measured():
         record("reporting")  # what the report tells of the run
-        report = f"; report: {write_report(directory.path, directory.store)}"
+        try:
+            report = f"; report: {write_report(directory.path, directory.store)}"
+        except RunDirectoryError as error:  # a file that another command left here
+            events.note(f"all is measured, but there is no report: {error}")
+            unreported = True
     else:
         events.note("no image shows a person, or none could be made: there is nothing to report")
-    record(state)
+    record("partial" if unreported else state)
     lacking = _lacking(counts, directory) if state == "partial" else ""
+    if unreported:
+        lacking += ", but there is no report"
     events.end(message=f"done in {seconds:.0f} s{lacking}{report}", state=state, report=report.rpartition(" ")[2])
     return 1 if lacking else 0
 

@@ -6,19 +6,23 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from filelock import FileLock, Timeout
 
 from results.errors import InputError, RunDirectoryError
 from results.record import read_record
-from results.tables import write_bytes
+from results.tables import FAILURES, table_of, write_bytes, write_table
+from runner.events import Failure
 from runner.job import Job
 
 __all__ = ["RunDirectory"]
@@ -30,7 +34,7 @@ class RunDirectory:
     """`config.yaml`, `run.json`, the tables, `report/` and `logs/` of one experiment.
 
     Several commands may share it: run.json tells of the last, and under `finished` of every command that came to its
-    end. `job` says what of the config its command alone depends on, and which tables it writes.
+    end. `job` says what of the config its command alone depends on, and which files it writes.
     """
 
     def __init__(self, job: Job) -> None:
@@ -38,7 +42,7 @@ class RunDirectory:
         self.path = experiment.run
         self.logs = self.path / "logs"
         self.store = experiment.store
-        self._experiment, self._command, self._tables = experiment, job.command, job.tables
+        self._experiment, self._command, self._files = experiment, job.command, job.files
         self._fingerprint = {**experiment.fingerprint(), **job.binding()}
 
     @contextmanager
@@ -104,23 +108,27 @@ class RunDirectory:
         """True when there is a number to show: an entry of a matrix, or a tau, that is defined."""
         numbers = {"matrices": "is", "mitigation": "tau"}
         there = [(self.path / f"{table}.parquet", column) for table, column in numbers.items()]
-        return any(
-            bool(pq.read_table(path, columns=[column]).to_pandas()[column].notna().any())
-            for path, column in there
-            if path.is_file()
-        )
+        return any(_has_number(path, column) for path, column in there if path.is_file())
 
     def _done(self) -> dict[str, Any]:
         return {"id": _digest(self._fingerprint), "files": self._digests(), "truths": self._experiment.truths}
 
     def _digests(self) -> dict[str, str]:
-        """SHA-256 of this command's tables that are there, by name, and whether there is a report."""
+        """SHA-256 of this command's files that are there, by name, and whether there is a report."""
         found = {"report": str((self.path / "report" / "index.html").is_file())}
-        for path in (self.path / f"{table}.parquet" for table in self._tables):
-            if path.is_file():
-                with path.open("rb") as file:
-                    found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+        for path in sorted(path for pattern in self._files for path in self.path.glob(pattern)):
+            with path.open("rb") as file:
+                found[str(path.relative_to(self.path))] = hashlib.file_digest(file, "sha256").hexdigest()
         return found
+
+    def write_failures(self, failures: Sequence[Failure]) -> None:
+        """failures.parquet: those of this command, beside what other commands have left in it."""
+        path = self.path / "failures.parquet"
+        rows = [{**asdict(failure), "command": self._command} for failure in failures]
+        with suppress(FileNotFoundError, pa.ArrowException):
+            rows += [row for row in pq.read_table(path).to_pylist() if row.get("command", "") != self._command]
+        rows.sort(key=lambda row: (str(row["command"]), str(row["cell"]), str(row["stage"])))
+        write_table(path, table_of(pd.DataFrame(rows, columns=FAILURES.names), FAILURES))
 
     def write_config(self) -> None:
         text = yaml.dump(self._experiment.resolved(), Dumper=_Quoted, sort_keys=False, allow_unicode=True, width=120)
@@ -146,6 +154,13 @@ class RunDirectory:
             **facts,
         }
         write_bytes(self.path / "run.json", json.dumps(record, indent=2, default=str).encode())
+
+
+def _has_number(path: Path, column: str) -> bool:
+    try:
+        return bool(pq.read_table(path, columns=[column]).to_pandas()[column].notna().any())
+    except (OSError, pa.ArrowException):
+        return True  # whoever writes the report will say what is wrong with it
 
 
 def _digest(fingerprint: Mapping[str, Any]) -> str:

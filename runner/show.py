@@ -15,16 +15,20 @@ from rich.table import Table
 if TYPE_CHECKING:
     from experiments.analysis import Summary
     from runner.experiment import Experiment
-    from runner.plan import Plan
+    from runner.plan import Plan, Timing
 
 __all__ = ["show_plan", "show_summary"]
 
 
-def show_plan(experiment: Experiment, plan: Plan, as_json: bool) -> None:
-    """Cells, images, attributes, questions, what the store holds, memory, GPU-hours and disk, by model and in all."""
+def show_plan(experiment: Experiment, plan: Plan, as_json: bool, timing: Timing | None = None) -> None:
+    """Cells, images, attributes, questions, what the store holds, memory, GPU-hours and disk, by model and in all.
+
+    With a `timing` also how long that takes on its GPUs.
+    """
     if as_json:
         figures = asdict(plan) | {k: plan.total(k) for k in ("cells", "images", "attributes", "questions", "disk_gb")}
-        print(json.dumps({"event": "plan", "name": experiment.name, **figures}))
+        timed = {"time": asdict(timing)} if timing else {}
+        print(json.dumps({"event": "plan", "name": experiment.name, **figures, **timed}))
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     subjects, axes = len(experiment.dataset.subjects), experiment.dataset.axes
@@ -61,6 +65,46 @@ def show_plan(experiment: Experiment, plan: Plan, as_json: bool) -> None:
     )
     for stray in plan.strays:
         console.print(f"in the store: {escape(stray)}")
+    if timing:
+        _show_timing(console, timing)
+
+
+def _show_timing(console: Console, timing: Timing) -> None:
+    """Hours to the last answer, what the GPUs do in them, what each model takes, and what one more GPU brings."""
+    gpus = f"{timing.gpus} GPU{'s'[: timing.gpus > 1]} of {timing.gpu_gb:g} GB and " if timing.gpus else ""
+    where = f"{gpus}{timing.cpus:g} CPUs"
+    console.print(
+        f"\n[b]On {where}[/b] what is left takes {_span(timing.hours)}, and no less than {_span(timing.bound_hours)} "
+        "whoever does what"
+    )
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "GPU hours", "loads", "s a batch", "s a load", "seconds are from"):
+        table.add_column(column, justify="left" if column in ("", "seconds are from") else "right", no_wrap=True)
+    for cost in timing.costs:
+        table.add_row(
+            escape(cost.name), f"{cost.gpu_hours:,.2f}", f"{cost.loads:,}", f"{cost.seconds:,.2f}",
+            f"{cost.load_seconds:g}", cost.source,
+        )  # fmt: skip
+    table.add_row("loading", f"{timing.loading_gpu_hours:,.2f}")
+    console.print(table)
+    busy = timing.utilisation
+    if busy:
+        each = f" ({', '.join(f'{share:.0%}' for share in busy)})" if 1 < len(busy) <= 16 else ""
+        console.print(f"GPUs at work: {sum(busy) / len(busy):.0%}, {min(busy):.0%} to {max(busy):.0%}{each}")
+    if timing.one_more_hours is not None:
+        saved = timing.hours - timing.one_more_hours
+        console.print(
+            f"one GPU more: {_span(timing.one_more_hours)}, {_span(abs(saved))} {'less' if saved >= 0 else 'more'}"
+        )
+    for why in timing.left_out:
+        console.print(f"not in this time: {escape(why)}")
+
+
+def _span(hours: float) -> str:
+    seconds = hours * 3600
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{hours:,.1f} h"
 
 
 def show_summary(summary: Summary, out: Path, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from runner.policy import Node, Replica, Start, Stop, Work, decide, places
+from runner.policy import Node, Replica, Start, State, Stop, Work, decide, places
 
 __all__ = ["Simulation", "Spell", "lower_bound", "simulate"]
 
@@ -34,7 +34,7 @@ class Spell:
     ended: float = math.inf
     busy: float = 0.0  #: seconds with a batch
     done: list[tuple[str, int]] = field(default_factory=list)  #: batches, as (model, number), in order
-    state: str = "loading"
+    state: State = "loading"
     batch: tuple[str, int] | None = None
 
     @property
@@ -214,7 +214,7 @@ class _Clock:
             for work in self._models
         ]
         vlm = self._vlm and replace(self._vlm, queued=len(self._waiting), running=self._at_work[self._vlm.name])
-        replicas = [Replica(s.name, s.work.name, s.node, s.gpus, s.state) for s in self._live]  # type: ignore[arg-type]
+        replicas = [Replica(s.name, s.work.name, s.node, s.gpus, s.state) for s in self._live]
         decision = decide(models, vlm, replicas, self._nodes)
         self._log += [f"{self._now:10.0f} s  {line}" for line in decision.lines]
         by_name = {spell.name: spell for spell in self._live} if decision.stop else {}

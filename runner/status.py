@@ -6,15 +6,18 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
 
-from results.errors import InputError
+from results.errors import InputError, RunDirectoryError
 from results.mitigation import read_mitigation
 from results.record import read_record
+from results.secrets import first_line
 from results.store import Store
 from runner.experiment import load_experiment
 from runner.plan import make_plan
@@ -36,7 +39,7 @@ def show_status(run: Path, as_json: bool) -> None:
     if state == "running" and not working:
         state = "killed"
     failures = run / "failures.parquet"
-    failed = pq.read_table(failures).to_pylist() if failures.is_file() and state in ("done", "partial") else []
+    failed = _failed(failures) if state in ("done", "partial") else []
     command = record.get("command", "sweep")
     outcomes = _outcomes(run) if command == "mitigate" and state in ("done", "partial") else {}
     if as_json:
@@ -75,7 +78,18 @@ def show_status(run: Path, as_json: bool) -> None:
 
 
 def _outcomes(run: Path) -> dict[str, int]:
-    return dict(Counter(case.outcome for case in read_mitigation(run / "mitigation.parquet")))
+    try:
+        return dict(Counter(case.outcome for case in read_mitigation(run / "mitigation.parquet")))
+    except RunDirectoryError:  # the same command makes it again
+        return {}
+
+
+def _failed(path: Path) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(path).to_pylist() if path.is_file() else []
+        return rows
+    except (OSError, pa.ArrowException) as error:
+        raise RunDirectoryError(f"'{path}' cannot be read: {first_line(error)}; delete it") from None
 
 
 def _at_work(run: Path) -> bool:

@@ -17,7 +17,7 @@ from results.tables import EFFECTS, NEGATIVES, VALIDATION, table_of, write_csv, 
 from runner.events import Events
 from runner.experiment import Experiment
 from runner.job import Job
-from runner.mitigate import mitigator_of
+from runner.mitigate import mitigator_identity, mitigator_of
 from runner.plan import Plan
 from runner.target import Target
 
@@ -37,10 +37,10 @@ class Effects:
         self._name, self._settings = name, settings
         self._mitigator = mitigator_of(experiment, settings)
         self._effects = pd.DataFrame()
-        self.command, self.tables = f"study {name}", ("effects", name)
+        self.command, self.files = f"study {name}", ("effects.*", f"{name}.*")
 
     def binding(self) -> Mapping[str, Any]:
-        return {"effects": {"intervention": self._settings.intervention, "mitigator": self.experiment.config.mitigator}}
+        return {"effects": {"intervention": self._settings.intervention, **mitigator_identity(self.experiment)}}
 
     def held(self, plan: Plan) -> bool:
         return plan.done

@@ -24,7 +24,7 @@ SHOWN = 20  #: warnings about the tables that are worth a line each
 class Sweep:
     command = "sweep"
     shown = True
-    tables = ("answers", "distributions", "matrices", "uncertainty", "withheld", "truth", "failures")
+    files = ("answers.parquet", "distributions.*", "matrices.*", "uncertainty.*", "withheld.*", "truth.*")
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = self.served = experiment

@@ -29,7 +29,7 @@ class Target:
     """D* comes from `real`: a folder of images, which the experiment's VLM is asked about, answers, or shares."""
 
     command = "study target"
-    tables = ("target", "flips", "failures")
+    files = ("target.*", "flips.*")
     shown = False
 
     def __init__(self, experiment: Experiment, real: str | None) -> None:

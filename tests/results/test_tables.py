@@ -38,7 +38,7 @@ def test_columns_are_the_contracts() -> None:
     assert MATRICES.names == [
         "model", "subject", "source_axis", "target_axis", "is", "w_init", "w_after", "n_init", "n_after",
     ]  # fmt: skip
-    assert FAILURES.names == ["cell", "stage", "error", "attempts", "message"]
+    assert FAILURES.names == ["cell", "stage", "error", "attempts", "message", "command"]
 
 
 def _table() -> pa.Table:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from PIL import Image
 
@@ -24,9 +23,8 @@ from experiments.questionnaire import observations_of
 from results.identity import digest
 from results.report import write_report
 from results.store import IMAGES, Store, shard_folder
-from results.tables import FAILURES, table_of, write_table
 from runner.config import ClusterConfig, Config, ModelConfig, VLMConfig
-from runner.events import Events
+from runner.events import Events, Failure
 from runner.experiment import Experiment, Served
 from runner.mitigate import Mitigate
 from runner.plan import Batch, batches_of
@@ -165,14 +163,13 @@ def run_of(
             asyncio.run(job.observe(lab, events))
             job.write(events)
             broken = [
-                (f"{model.name} / {prompt.text}", "generate", "OOM", 4, f"{prompt.text}: it broke")
+                Failure(f"{model.name} / {prompt.text}", "generate", "OOM", 4, f"{prompt.text}: it broke")
                 for model in experiment.models
                 for subject in subjects
                 for prompt in prompts_of(dataset, subject)
                 if failed(prompt)
             ]
-            frame = pd.DataFrame(broken, columns=FAILURES.names)
-            write_table(directory.path / "failures.parquet", table_of(frame, FAILURES))
+            directory.write_failures(broken)
             times = {"began": "2030-01-02T03:04:05+00:00", "ended": "2030-01-02T04:00:00+00:00"}
             directory.write_record("done", **times, notes=events.counts.notes)
     return experiment.run, experiment.store

@@ -151,7 +151,7 @@ def test_what_fails_is_set_aside_and_the_rest_is_done(config, tmp_path, seesaw):
     assert "Traceback" not in command.err
     run = tmp_path / "run"
     failures = pd.read_parquet(run / "failures.parquet").sort_values("cell", ignore_index=True)
-    assert list(failures.columns) == ["cell", "stage", "error", "attempts", "message"]
+    assert list(failures.columns) == ["cell", "stage", "error", "attempts", "message", "command"]
     assert failures.cell.tolist() == [
         "one / chef / gender=female / images 0-7",
         "one / nurse / age=old / images 0-7",
