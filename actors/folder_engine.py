@@ -18,8 +18,11 @@ from actors.engines import ABSENT, Withheld
 from results.errors import ConfigError, nearest
 from results.identity import image_seed
 
-__all__ = ["FolderEngine", "real_images"]
+__all__ = ["FolderEngine", "real_images", "spelt"]
 
+#: What Pillow raises for what is no image, of a broken PNG a SyntaxError, and for a vast one.
+_BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+_OTHERS = frozenset({".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jfif", ".svg"})
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 MOST = 100_000  #: images of a prompt, as far as a seed's number is looked for; the runner plans no more
 _DEFAULTS: Mapping[str, Any] = {"path": None, "template": "A photo of a {subject}", "seed": 0}
@@ -39,7 +42,7 @@ class FolderEngine:
         self._path, self._template, self._seed = _read(settings)
         self._files = real_images(settings)
         # a prompt is looked up whole: no subject can be taken for another, nor for one with an attribute
-        self._subjects = {text: subject for subject in self._files for text in _texts(self._template, subject)}
+        self._subjects = {spelt(text): subject for subject in self._files for text in _texts(self._template, subject)}
         most = max(map(len, self._files.values()))
         self._index = {image_seed(self._seed, i): i for i in range(most)}
 
@@ -62,7 +65,7 @@ class FolderEngine:
         for file in (file for found in real_images(settings).values() for file in found):
             try:
                 Image.open(file).close()
-            except OSError as error:
+            except _BROKEN as error:
                 raise ConfigError(f"{file} is no image: {error}; take it out of the folder") from None
 
     def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[Image.Image | Withheld]:
@@ -74,12 +77,12 @@ class FolderEngine:
         """
         if adapter:
             raise ConfigError("real images have no weights that an adapter could change")
-        if prompt not in self._subjects:
+        if spelt(prompt) not in self._subjects:
             raise ConfigError(
                 f"real images of '{prompt}' are asked for{nearest(prompt, self._subjects)}; a folder of real images "
                 f"has no counterfactuals, and nothing but '{self._template}' of the subjects in {self._path}"
             )
-        subject = self._subjects[prompt]
+        subject = self._subjects[spelt(prompt)]
         return [self._image(self._files[subject], seed) for seed in seeds]
 
     def _image(self, files: Sequence[Path], seed: int) -> Image.Image | Withheld:
@@ -95,10 +98,11 @@ class FolderEngine:
 
 
 def real_images(settings: Mapping[str, Any]) -> dict[str, tuple[Path, ...]]:
-    """The files of every subject, sorted by name; subjects as the dataset spells them, sorted.
+    """The files of every subject, sorted by name; subjects as `spelt`, sorted.
 
     Raises:
-        ConfigError: no such folder, none in it, two for one subject, or images that lie beside the subjects' folders.
+        ConfigError: no such folder, none in it, two for one subject, images that lie beside the subjects' folders, or
+            of a kind that is not read.
     """
     path = Path(_read(settings)[0])
     if not path.is_dir():
@@ -108,13 +112,23 @@ def real_images(settings: Mapping[str, Any]) -> dict[str, tuple[Path, ...]]:
         if place.suffix.lower() in SUFFIXES and place.is_file():
             raise ConfigError(f"{place}: whose image is it? Put it into {path}/<subject>/")
         if place.is_dir() and not place.name.startswith("."):
-            subject = " ".join(place.name.replace("_", " ").split())
+            subject = spelt(place.name)
             if subject in found:
                 raise ConfigError(f"{place}: there is another folder for '{subject}'; put all its images into one")
             found[subject] = tuple(sorted(filter(_is_image, place.iterdir())))
+            other = next((file for file in sorted(place.iterdir()) if file.suffix.lower() in _OTHERS), None)
+            if other is not None:
+                raise ConfigError(
+                    f"{other} is of a kind that is not read; make it one of {', '.join(sorted(SUFFIXES))}"
+                )
     if not any(found.values()):
         raise ConfigError(f"there are no images ({', '.join(sorted(SUFFIXES))}) in '{path}/<subject>/'")
     return found
+
+
+def spelt(name: str) -> str:
+    """A subject's or a folder's name with one space for whatever parts its words."""
+    return " ".join(name.replace("_", " ").split())
 
 
 def _is_image(file: Path) -> bool:
@@ -147,7 +161,7 @@ def _decoded(file: Path) -> Image.Image:
     try:
         with Image.open(file) as image:
             return ImageOps.exif_transpose(image).convert("RGB")
-    except (OSError, SyntaxError) as error:  # Pillow's of a broken PNG is a SyntaxError
+    except _BROKEN as error:
         raise ConfigError(f"{file} cannot be read as an image: {error}; take it out of the folder") from None
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from experiments.dataset_model import Dataset
 from experiments.intermit import EPSILON
 from experiments.priorities import check_epsilon, check_priority, draw_priority
+from experiments.settings import make_settings
 from results.errors import ConfigError, nearest
 
 __all__ = ["MOST_DRAWN", "Assignment", "assignments_of"]
@@ -65,7 +66,13 @@ def assignments_of(
         for each in _spread(dataset, models, asked, usual, normalize)
     ]
     order = {pair: i for i, pair in enumerate(itertools.product(models, dataset.subjects))}
-    once = {(each.model, each.subject, each.name): each for each in found}
+    once: dict[tuple[str, str, str], Assignment] = {}
+    for each in found:
+        if once.setdefault((each.model, each.subject, each.name), each) != each:
+            raise ConfigError(
+                f"two entries of priorities for '{each.subject}' are '{each.name}' and differ by less than can be told "
+                "apart; leave one out"
+            )
     return sorted(once.values(), key=lambda each: order[each.model, each.subject])
 
 
@@ -118,6 +125,7 @@ def _spread(
         raise ConfigError(
             f"the targets of an entry of priorities are {targets!r}; they are a mapping of axes to shares"
         )
+    make_settings(dataset, targets=targets)  # refuses what is none
     for model in _named("model", entry.get("model"), models):
         for subject in _named("subject", entry.get("subject"), dataset.subjects):
             yield Assignment(model, subject, priority, epsilon, targets, usual)

@@ -98,6 +98,8 @@ def _axis(name: str, key: yaml.Node, node: yaml.Node, template: str) -> Axis:
         fail(
             fields["attributes"][1], f"an attribute of {what} cannot be called '*': the tables use it for pooled images"
         )
+    if "+" in name:
+        fail(key, f"{what} has a + in its name, which joins the names of several axes; call it otherwise")
     if ("question" in fields) == ("questions" in fields):
         fail(key, f"{what} needs either one `question` or, for a composite axis, yes/no `questions` and `none`")
     if "question" in fields:

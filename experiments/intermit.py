@@ -94,7 +94,9 @@ async def mitigate(
     if state.outcome == "undefined":
         state = replace(state, outcome="", reason="")
     while not state.outcome:
-        seen = await pools.observe(problem.model, needs(problem, state, pools.mitigator, strategy))
+        sets = needs(problem, state, pools.mitigator, strategy)
+        seen = await pools.observe(problem.model, sets)
+        pools.count(problem.model, sets[1:] if state.measured else sets)
         state = step(problem, state, seen, pools.mitigator, strategy)
         if on_step is not None:
             on_step(state)
@@ -147,12 +149,14 @@ def _choose(
     failed = [each for each in (current, *sets.values()) if each.failed]
     if failed:
         return replace(state, outcome="undefined", reason=_undefined(failed[0]))
+    if sets and not any(each.defined for each in sets.values()):
+        return replace(state, outcome="undefined", reason=_undefined(next(iter(sets.values()))))
     before = np.array([now.w[axis] for axis in axes])
     rows = {axis: intersectional_sensitivity(before, each.w) for axis, each in sets.items() if each.defined}
     gains = {axis: float(gamma(row, priority)) for axis, row in rows.items()}
     axis = strategy.choose(View(problem.model, problem.subject, axes, problem.priority, before, gains, state.mitigated))
     alerts = [Alert("undefined", name) for name, each in sets.items() if not each.defined]
-    if strategy.looks:
+    if strategy.looks and len(rows) == len(sets):
         alerts += _immovable(problem, now, {name: _by_axis(axes, row) for name, row in rows.items()})
     chosen = replace(
         now,

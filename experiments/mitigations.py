@@ -110,7 +110,8 @@ def _unseen(each: Mitigation, state: State, number: int, whole: Whole, seen: dic
     )
     new = 0
     for prompts in sets if looked else sets[:1]:
-        for prompt, images in zip(prompts.prompts, prompts.images, strict=True):
+        looked_at = each.pools.images(each.problem.model, prompts)
+        for prompt, images in zip(prompts.prompts, looked_at, strict=True):
             made = whole(prompt.stated, images)
             new += max(0, made - seen.get(prompt.text, 0))
             seen[prompt.text] = max(made, seen.get(prompt.text, 0))

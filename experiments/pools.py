@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ class Pooled:
     error: NDArray[np.float64]
     failed: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
+    images: tuple[int, ...] = ()  #: looked at of each of the m prompts
 
     @property
     def defined(self) -> bool:
@@ -107,7 +108,7 @@ class Pools:
 
     def __init__(self, lab: Lab, mitigator: Mitigator) -> None:
         self.mitigator = mitigator
-        #: (axes that it states, images) of the prompts looked at, as often as they were
+        #: (axes that it states, images) of the prompts looked at, once for every problem that did
         self.asked: Counter[tuple[int, int]] = Counter()
         self._lab = lab
         self._known: dict[tuple[str, PromptSet], Pooled] = {}
@@ -123,9 +124,17 @@ class Pools:
         ]  # all looked at, one raised
         if errors:
             raise errors[0]
-        for each in sets:
-            self.asked.update(zip((prompt.stated for prompt in each.prompts), each.images, strict=True))
         return [new[each].result() if each in new else self._known[model, each] for each in sets]
+
+    def count(self, model: str, sets: Sequence[PromptSet]) -> None:
+        """Add to `asked` what a problem has looked at for the first time."""
+        for each in sets:
+            self.asked.update(zip((prompt.stated for prompt in each.prompts), self.images(model, each), strict=True))
+
+    def images(self, model: str, prompts: PromptSet) -> tuple[int, ...]:
+        """Images of each of the m prompts that were looked at, or will be if none lacks a person."""
+        known = self._known.get((model, prompts))
+        return known.images if known is not None else prompts.images
 
     def _task(self, model: str, prompts: PromptSet) -> asyncio.Task[Pooled]:
         """One task a set, however many ask for it at once."""
@@ -145,6 +154,7 @@ class Pools:
             ]
             if not again:
                 found = pooled(self.mitigator.settings, prompts.weights, cells)
+                found = replace(found, images=tuple(map(max, prompts.images, (cell.asked for cell in cells))))
                 if not found.failed:  # what failed may succeed when it is asked again
                     self._known[model, prompts] = found
                 return found

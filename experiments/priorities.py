@@ -14,6 +14,7 @@ from results.errors import ConfigError, nearest
 
 __all__ = ["check_epsilon", "check_priority", "draw_priority", "read_priorities"]
 
+_MOST = 1e100  #: a priority; far above what anybody writes, and far below where sums end
 _SUBJECT = ("subject", "occupation")  #: names of the column of subjects; the second is the paper's
 
 
@@ -32,8 +33,8 @@ def check_priority(dataset: Dataset, given: object, normalize: bool = False) -> 
             raise ConfigError(f"a priority names no axis of dataset '{dataset.name}': '{axis}'{nearest(axis, names)}")
         if isinstance(weight, bool) or not isinstance(weight, int | float):
             raise ConfigError(f"the priority of axis '{axis}' is {weight!r}; it is a number")
-        if not (math.isfinite(weight) and weight >= 0):
-            raise ConfigError(f"the priority of axis '{axis}' is {weight:g}; it is 0 or more")
+        if not 0 <= weight <= _MOST:
+            raise ConfigError(f"the priority of axis '{axis}' is {str(weight)[:20]}; it is 0 or more, and all sum to 1")
     total = math.fsum(given.values())
     if total <= 0:
         raise ConfigError("all priorities are 0; the chosen axes' sum to 1")

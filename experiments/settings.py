@@ -16,6 +16,7 @@ from results.errors import ConfigError, nearest
 __all__ = ["Intervention", "Settings", "make_settings"]
 
 Intervention = Literal["uniform", "target"]
+_MOST = 1e9  # a share, as far as it is worth telling how it is wrong
 _INTERVENTIONS: tuple[Intervention, ...] = get_args(Intervention)
 
 
@@ -69,7 +70,9 @@ def make_settings(
             raise ConfigError(f"{key} is {mapping!r}; it is one word for all axes, or a mapping of axes")
         for name in mapping:
             if name not in names:
-                raise ConfigError(f"{key} names no axis of dataset '{dataset.name}': '{name}'{nearest(name, names)}")
+                raise ConfigError(
+                    f"{key} names no axis of dataset '{dataset.name}': '{name}'{nearest(str(name), names)}"
+                )
     return Settings(
         dataset,
         metric={name: _metric(name, by_axis.get(name, "nominal")) for name in names},
@@ -100,7 +103,7 @@ def _target(axis: Axis, value: object) -> NDArray[np.float64]:
     if isinstance(value, Mapping):
         for name in value:
             if name not in axis.attributes:
-                hint = nearest(name, axis.attributes)
+                hint = nearest(str(name), axis.attributes)
                 raise ConfigError(f"the target of axis '{axis.name}' names no attribute of it: '{name}'{hint}")
         for attribute in axis.attributes:
             if attribute not in value:
@@ -111,6 +114,9 @@ def _target(axis: Axis, value: object) -> NDArray[np.float64]:
     else:
         raise ConfigError(f"the target of axis '{axis.name}' is {value!r}; it is 'uniform', or shares")
     for share in shares:
-        if isinstance(share, bool) or not isinstance(share, int | float | np.floating | np.integer):
-            raise ConfigError(f"the target of axis '{axis.name}' has {share!r} where a number between 0 and 1 belongs")
+        number = isinstance(share, int | float | np.floating | np.integer) and not isinstance(share, bool)
+        if not number or abs(share) > _MOST:
+            raise ConfigError(
+                f"the target of axis '{axis.name}' has {str(share)[:20]} where a number between 0 and 1 belongs"
+            )
     return check_target(shares, axis.attributes, axis.name)

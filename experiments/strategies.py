@@ -127,7 +127,7 @@ def strategies_of(names: object, seed: int) -> list[Strategy]:
     if not isinstance(listed, Sequence) or not listed:
         raise ConfigError(f"strategy is {names!r}; it is one of {', '.join(known)}, or a list of them")
     for name in listed:
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise ConfigError(f"strategy: there is none called '{name}'{nearest(str(name), known)}")
     return [known[name] for name in dict.fromkeys(listed)]
 

@@ -6,6 +6,7 @@ Source: arXiv 2505.17280, Table 1 and section "Analyzing InterMit for Mitigation
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -93,8 +94,16 @@ def appendix(cases: Sequence[Case], model: str, strategy: str) -> Sheet:
         "MitAmt: tau after the last step. Axes mitigated stand in the order of their mitigation.",
         *(_STEPS, *_common_notes(mine)),
     )
-    name = re.sub(r"[^\w.-]+", "-", f"appendix-{model}-{strategy}")
+    name = _file_name(f"appendix-{model}-{strategy}")
     return _sheet(name, f"Every case of {model}, mitigated by {strategy}", rows, headings, notes)
+
+
+def _file_name(words: str) -> str:
+    """`words` as the name of a file: what had to be changed is told apart by a digest."""
+    plain = re.sub(r"[^\w.-]+", "-", words, flags=re.ASCII)
+    if plain == words and len(words) <= 100:
+        return words
+    return f"{plain[:80]}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
 
 
 def comparison(cases: Sequence[Case]) -> Sheet:

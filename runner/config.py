@@ -61,7 +61,7 @@ class Config:
     images: int = 48
     seed: int = 0
     metric: Any = "nominal"
-    targets: Any = field(default_factory=dict)
+    targets: Any = None
     intervention: str | None = None  #: uniform for a sweep, target for a mitigation, where not said
     priorities: Any = None  #: of mitigate, as the five keys below: `experiments.cases`
     epsilon: Any = 0.35

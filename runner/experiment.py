@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class, own_code
 from actors.pictogram.world import WORLDS
 from experiments.analysis import Settings, make_settings
+from experiments.assignments import assignments_of
 from experiments.dataset import Dataset, load_dataset
 from experiments.priorities import read_priorities
 from experiments.questionnaire import Questionnaire, questionnaire_of
@@ -141,6 +142,11 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
             raise ConfigError(
                 f"vqa: '{vlm.name}' was made for certain questions, and '{question.text}' is none; choose another"
             )
+    if config.priorities is not None:  # what a sweep has in its config must be right too: it keeps it
+        names = [spec.name for spec in specs]
+        assignments_of(
+            dataset, names, config.priorities, epsilon=config.epsilon, normalize=config.normalize, seed=config.seed
+        )
     if vlm.name in {spec.name for spec in specs}:
         raise ConfigError(f"vqa: the VLM and a model are both called '{vlm.name}'; every one needs a name of its own")
     _check_cluster(config.cluster, [*(m.name for m in models), vlm.name])

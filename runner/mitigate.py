@@ -140,7 +140,7 @@ class Mitigate:
         made, asked = events.counts.images_made, events.counts.images_asked
         reused = max(0.0, 1 - made / max(1, asked))
         events.note(
-            f"{made:,} images made; mitigations looked at {asked:,}, each as often as one did: {reused:.0%} were reused"
+            f"{made:,} images made; mitigations looked at {asked:,}, shared ones counted for each: {reused:.0%} reused"
         )
         undefined = [(each, state) for each, state in self._courses if state.outcome == "undefined"]
         for each, state in undefined[:_SHOWN]:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from experiments.sweep import withheld_images
-from results.errors import Interrupted, RunDirectoryError, SeesawError
+from results.errors import Interrupted, RunDirectoryError
 from results.report import write_report
 from results.store import Store
 from runner.cluster import check_disk, check_resources, connected, preflight
@@ -41,7 +41,8 @@ def run(job: Job, show: Callable[[str, Mapping[str, Any], Counts], None]) -> int
         plan = make_plan(experiment, store)
         if job.held(plan) and directory.finished():
             report = directory.path / "report" / "index.html"
-            events.end(message=f"nothing to do: {experiment.run} is complete; report: {report}", state="done")
+            told = f"; report: {report}" if job.shown and report.is_file() else ""
+            events.end(message=f"nothing to do: {experiment.run} is complete{told}", state="done")
             return 0
         store.probe()
         check_disk(plan, experiment.store)
@@ -60,14 +61,14 @@ def run(job: Job, show: Callable[[str, Mapping[str, Any], Counts], None]) -> int
                 begun = True
                 asyncio.run(_observe(job, store, directory, events))
             whole = _write(job, directory, events)
-        except (Interrupted, KeyboardInterrupt) as stopped:
-            _ended(job, directory, events, "interrupted", began, begun)
-            raise Interrupted(str(stopped) or "stopped; the same command goes on where this one was") from None
         except BaseException as error:
-            _ended(job, directory, events, "failed", began, begun)
-            counts = events.counts
-            if isinstance(error, SeesawError) and not (known or counts.images_made or counts.batches_done):
+            stopped = isinstance(error, Interrupted | KeyboardInterrupt)
+            _ended(job, directory, events, "interrupted" if stopped else "failed", began, begun)
+            if not (known or events.counts.images_made or events.counts.batches_done):
                 directory.forget()
+            if stopped:
+                again = "stopped; the same command goes on where this one was"
+                raise Interrupted(str(error) or again) from None
             raise
         return _ended(job, directory, events, "done" if whole else "partial", began)
 

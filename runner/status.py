@@ -57,7 +57,7 @@ def show_status(run: Path, as_json: bool) -> None:
         "interrupted": "stopped on request; the same command resumes",
         "failed": "ended with an error; the same command resumes",
         "reporting": "all is measured; the same command writes the report",
-        "partial": "done, but some cells failed; the same command tries again what may succeed",
+        "partial": "done, but something failed or is undefined; the same command tries again what may succeed",
         "done": "complete",
     }.get(state, state)
     console.print(f"[b]{escape(experiment.name)}[/b] ({escape(str(run))}), {command}: {meaning}")

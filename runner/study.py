@@ -30,6 +30,8 @@ class Effects:
     shown = False
 
     def __init__(self, experiment: Experiment, name: str) -> None:
+        if len(experiment.dataset.axes) < 2:
+            raise ConfigError(f"the study {name} is about what axes do to each other, and here is one; choose more")
         usual = experiment.settings
         how = experiment.config.intervention or "target"
         settings = make_settings(experiment.dataset, usual.metric, usual.targets, how)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.csv as pacsv
 
-from actors.folder_engine import FolderEngine, real_images
+from actors.folder_engine import FolderEngine, real_images, spelt
 from experiments.lab import Lab, Observations
 from experiments.prompts import initial_prompt
 from experiments.target_study import Targets, flip_summary, flips, observed_targets, read_targets, real_targets
@@ -45,8 +45,9 @@ class Target:
         if path.is_dir():
             settings = {"path": str(path), "template": experiment.dataset.template, "seed": experiment.seed}
             settings = FolderEngine.absolute(settings, [Path.cwd()])
-            self._images = {subject: len(files) for subject, files in real_images(settings).items()}
-            lacking = [subject for subject in experiment.dataset.subjects if not self._images.get(subject)]
+            files = real_images(settings)
+            self._images = {s: len(files.get(spelt(s), ())) for s in experiment.dataset.subjects}
+            lacking = [subject for subject, number in self._images.items() if not number]
             if lacking:
                 raise ConfigError(
                     f"'{real}' has no images of {', '.join(lacking)}; add '{real}/{lacking[0]}/', or leave them out "
@@ -57,6 +58,12 @@ class Target:
             self._targets = real_targets(read_answers(path), experiment.dataset)
         else:
             self._targets = read_targets(path, experiment.dataset)
+        if self._targets is not None:
+            lacking = [subject for subject in experiment.dataset.subjects if subject not in self._targets.shares]
+            if lacking:
+                raise ConfigError(
+                    f"'{real}' says nothing about {', '.join(lacking)}; add rows, or leave them out with subjects=[...]"
+                )
 
     def binding(self) -> Mapping[str, Any]:
         dataset = self.experiment.dataset

@@ -3,6 +3,8 @@
 import io
 import itertools
 import os
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -220,3 +222,27 @@ def test_a_file_that_is_no_image_is_named_before_work_starts_and_a_broken_one_wh
 def test_an_adapter_is_refused(photos):
     with pytest.raises(ConfigError, match="no weights that an adapter could change"):
         FolderEngine({"path": str(photos)}).generate(NURSE, seeds(0), "sha256:1")
+
+
+def test_a_subject_is_found_however_its_words_are_parted(tmp_path):
+    for folder in ("data_scientist", "social  worker"):
+        (tmp_path / folder).mkdir()
+        Image.fromarray(pixels(7)).save(tmp_path / folder / "photo.png")
+    engine = FolderEngine({"path": str(tmp_path)})
+    for subject in ("data_scientist", "data scientist", "social worker"):
+        assert same(engine.generate(f"A photo of a {subject}", seeds(0))[0], 7)
+
+
+def test_images_of_other_kinds_and_vast_ones_are_refused_and_not_passed_over(tmp_path):
+    (tmp_path / "nurse").mkdir()
+    Image.fromarray(pixels(7)).save(tmp_path / "nurse/a.png")
+    vast = bytearray((tmp_path / "nurse/a.png").read_bytes())
+    vast[16:24] = struct.pack(">II", 40_000, 40_000)
+    vast[29:33] = struct.pack(">I", zlib.crc32(vast[12:29]))
+    (tmp_path / "nurse/b.png").write_bytes(vast)
+    with pytest.raises(ConfigError, match=r"b\.png is no image"):
+        FolderEngine.preflight({"path": str(tmp_path)})
+    (tmp_path / "nurse/b.png").unlink()
+    Image.fromarray(pixels(7)).save(tmp_path / "nurse/c.gif")
+    with pytest.raises(ConfigError, match=r"c.gif is of a kind that is not read; make it one of .jpeg"):
+        real_images({"path": str(tmp_path)})

@@ -225,6 +225,7 @@ REFUSED = [  # what is changed in GOOD, into what, the line and the message
     ),
     ("  height:", "  person:", 5, "an axis cannot be called 'person'"),
     ("  height:", '  "*":', 5, "an axis cannot be called '*'"),
+    ("  height:", "  height+age:", 5, "axis 'height+age' has a + in its name"),
     ("  height:", '  "":', 5, "a key of `axes` is empty"),
     ("[short, tall]", "[short, '*']", 6, "an attribute of axis 'height' cannot be called '*'"),
     ("person: Is", "persn: Is", 2, "the dataset has no key 'persn'; did you mean 'person'?"),

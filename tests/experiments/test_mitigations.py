@@ -13,6 +13,7 @@ from experiments.course import State
 from experiments.dataset import load_dataset
 from experiments.exact import ExactLab
 from experiments.intermit import Problem, mitigate
+from experiments.mitigations import Mitigation, mitigate_all, mitigation_rows
 from experiments.mitigators import PM
 from experiments.pools import Pools
 from experiments.priorities import draw_priority
@@ -161,3 +162,23 @@ def test_one_that_is_cancelled_takes_nothing_from_another_that_waits_for_the_sam
 def test_a_lab_that_raises_ends_the_mitigation_with_its_error():
     with pytest.raises(ConfigError, match="no model 'aldr'"):
         asyncio.run(mitigate(Pools(LAB, PM(SETTINGS, 48)), replace(PROBLEM, model="aldr")))
+
+
+def test_where_no_candidate_shows_anybody_nothing_is_known_and_nothing_is_said_to_be_immovable():
+    lab = Broken(nobody=lambda text: 0 if text == "A photo of a nurse" else 48)
+    state = broken(lab)
+    assert state.outcome == "undefined"
+    assert "no image shows a person" in state.reason
+    assert all(alert.kind != "immovable" for step in state.steps for alert in step.alerts)
+
+
+def test_images_that_took_the_place_of_ones_without_a_person_are_counted():
+    """Of a set of six prompts two images each; where they show nobody, four are looked at, then eight."""
+    lab = Broken(nobody=lambda text: 7 if text == "A photo of an old male nurse" else 0)
+    pools = Pools(lab, PM(SETTINGS, 12))
+    problem = Problem("alder", "nurse", {"age": 0.5, "gender": 0.5}, epsilon=0.0, max_steps=2)
+    mitigation = Mitigation("case", problem, ALL, pools)
+    states = asyncio.run(mitigate_all([mitigation]))
+    rows = mitigation_rows(list(zip([mitigation], states, strict=True)), lambda stated, images: images)
+    assert rows["images"].tolist() == [12, 3 * 4, 5 * 2 + 8]
+    assert pools.asked == {(0, 12): 1, (1, 4): 3, (2, 2): 5, (2, 8): 1}

@@ -480,3 +480,13 @@ def test_the_report_fragment_shows_what_was_chosen_why_and_the_alerts() -> None:
     assert "the 4 prompts at the end" in words
     assert f"A photo of a {HOSTILE}, 3" in unescape(html)
     assert "MitAmt: mean tau after the last step" in words
+
+
+def test_the_files_of_models_with_odd_names_are_theirs_alone_and_no_longer_than_a_file_system_allows() -> None:
+    names = {
+        appendix([], model, "greedy").name
+        for model in ("sd-1.4", "sd 1.4", "sd/1.4", "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 100)
+    }
+    assert len(names) == 4
+    assert "appendix-sd-1.4-greedy" in names
+    assert all(len(f".{name}.parquet.12345.tmp".encode()) < 200 and "/" not in name for name in names)
