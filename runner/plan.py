@@ -14,7 +14,7 @@ from results.identity import BATCH, batch_key, batch_size, image_key, image_seed
 from results.store import Store
 from runner.config import ModelConfig, VLMConfig
 from runner.experiment import Experiment, Served
-from runner.policy import Node, Work, places
+from runner.room import Node, Work, places
 from runner.simulate import simulate
 
 __all__ = [

@@ -13,56 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-__all__ = ["Decision", "Keep", "Node", "Replica", "Start", "State", "Stop", "Work", "decide", "places"]
+from runner.room import TINY, Node, Replica, Room, Work, places
 
-State = Literal["loading", "idle", "busy", "draining"]  # draining: ends after what it has begun
+__all__ = ["Decision", "Keep", "Start", "Stop", "decide"]
 
 PAYS = 0.25  #: a further replica must take over this much work, in units of its load and a batch
 WORTH = 30.0  #: images that wait are worth a swap of the VLM between models if they outweigh its load so often
 SLACK = 1.5  #: the VLM gives its GPU up if it would idle for longer than this many times the two loads of a move
-_TINY = 1e-6
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is left to do for a model or the VLM, and what one replica of it takes.
-
-    `queued` counts all that is known to be left and that no replica has begun, wherever it waits; of the VLM, images
-    that are stored (the policy adds those that are still to be made). Seconds are measured where they can be, else
-    estimated. `gpus` of a replica are on one node; a fraction below 1 says that it may share one.
-    """
-
-    name: str
-    queued: int  #: batches
-    running: int  #: batches
-    seconds: float  #: a batch on one replica
-    load_seconds: float
-    gpus: float = 1.0
-    gpu_gb: float = 0.0  #: on each of its GPUs
-    cpus: float = 0.0
-    memory_gb: float = 0.0  #: of the node
-    pinned: int | None = None  #: exactly so many replicas, while there is work and room
-    open: bool = False  #: more may come when answers are in, as in a mitigation: an idle replica is worth its load
-
-
-@dataclass(frozen=True)
-class Node:
-    name: str
-    gpus: int
-    gpu_gb: float = math.inf  #: of one GPU
-    cpus: float = math.inf
-    memory_gb: float = math.inf
-
-
-@dataclass(frozen=True)
-class Replica:
-    name: str
-    model: str
-    node: str
-    gpus: tuple[int, ...]  #: indices on the node
-    state: State
 
 
 @dataclass(frozen=True)
@@ -124,71 +82,6 @@ def decide(models: Sequence[Work], vlm: Work | None, replicas: Sequence[Replica]
     return Decision(tuple(draft.stops), tuple(draft.starts), tuple(draft.keeps()))
 
 
-def places(work: Work, nodes: Sequence[Node]) -> int:
-    """How many replicas an empty cluster could hold; 0 if none fits anywhere."""
-    count = 0
-    for node in nodes:
-        room = math.inf
-        if work.gpus:
-            if work.gpu_gb > node.gpu_gb + _TINY:
-                continue
-            by_memory = math.inf if work.gpu_gb == 0 else math.floor(node.gpu_gb / work.gpu_gb + _TINY)
-            shared = min(math.floor(1 / work.gpus + _TINY), by_memory)
-            room = node.gpus * shared if work.gpus < 1 else node.gpus // math.ceil(work.gpus)
-        for need, have in ((work.cpus, node.cpus), (work.memory_gb, node.memory_gb)):
-            room = min(room, math.floor(have / need + _TINY) if need and have < math.inf else math.inf)
-        count += int(min(room, 1_000_000))
-    return count if work.pinned is None else min(count, work.pinned)
-
-
-@dataclass
-class _Room:
-    """What of one node is free."""
-
-    node: Node
-    cpus: float
-    memory_gb: float
-    shares: list[float]  #: of every GPU
-    gpu_gb: list[float]  #: of every GPU
-
-    @classmethod
-    def of(cls, node: Node) -> _Room:
-        return cls(node, node.cpus, node.memory_gb, [1.0] * node.gpus, [node.gpu_gb] * node.gpus)
-
-    def take(self, work: Work, gpus: tuple[int, ...], sign: int = 1) -> None:
-        self.cpus -= sign * work.cpus
-        self.memory_gb -= sign * work.memory_gb
-        for gpu in gpus:
-            self.shares[gpu] -= sign * min(work.gpus, 1.0)
-            self.gpu_gb[gpu] -= sign * work.gpu_gb
-
-    def give(self, work: Work, gpus: tuple[int, ...]) -> None:
-        self.take(work, gpus, -1)
-
-    def find(self, work: Work) -> tuple[int, ...] | None:
-        """GPUs for one more replica, the fullest that will do; None if it does not fit."""
-        if work.cpus > self.cpus + _TINY or work.memory_gb > self.memory_gb + _TINY:
-            return None
-        if not work.gpus:
-            return ()
-        share, count = min(work.gpus, 1.0), math.ceil(work.gpus)
-        fit = [
-            gpu
-            for gpu, free in enumerate(self.shares)
-            if free >= share - _TINY and self.gpu_gb[gpu] >= work.gpu_gb - _TINY
-        ]
-        if len(fit) < count:
-            return None
-        return tuple(sorted(sorted(fit, key=lambda gpu: (self.shares[gpu], gpu))[:count]))
-
-    def order(self, work: Work) -> tuple[float, ...]:
-        """Best node first: no GPU is left without CPUs, large GPUs and whole nodes are kept for who needs them."""
-        if not work.gpus:
-            return (self.node.gpus > 0, -self.cpus)
-        strands = max(work.cpus / self.node.cpus - work.gpus / self.node.gpus, 0.0) if self.node.gpus else 0.0
-        return (round(strands, 6), self.node.gpu_gb, sum(self.shares))
-
-
 @dataclass
 class _Draft:
     """A decision in the making: replicas that count, rooms as they will be, and what was decided so far."""
@@ -202,7 +95,7 @@ class _Draft:
 
     def __post_init__(self) -> None:
         self._works = {work.name: work for work in (*self.models, *([self.vlm] if self.vlm else []))}
-        self._rooms = {node.name: _Room.of(node) for node in self.nodes}
+        self._rooms = {node.name: Room.of(node) for node in self.nodes}
         self._places = {work.name: places(work, self.nodes) for work in self._works.values()}
         self._count = dict.fromkeys(self._works, 0)  # replicas that go on, and those that are started here
         for replica in self.replicas:
@@ -253,7 +146,7 @@ class _Draft:
             )
             left = total - (vqa * getattr(self.vlm, kind) if self.vlm else 0)
             if need:
-                longest = max(longest, need / left if left > _TINY else math.inf)
+                longest = max(longest, need / left if left > TINY else math.inf)
         return longest
 
     def _first_load(self, work: Work) -> float:
@@ -370,7 +263,7 @@ class _Draft:
         share = (seconds - count * work.load_seconds) / (count + 1)
         return share if share >= PAYS * (work.load_seconds + work.seconds) or not count else 0.0
 
-    def _place(self, work: Work) -> tuple[_Room, tuple[int, ...]] | None:
+    def _place(self, work: Work) -> tuple[Room, tuple[int, ...]] | None:
         """Where a replica fits right now."""
         for room in sorted(self._rooms.values(), key=lambda room: room.order(work)):
             gpus = room.find(work)
@@ -427,7 +320,7 @@ class _Draft:
         move = victim.load_seconds + work.load_seconds
         return self._quiet or not victim.open or self._gain(work, work.queued * work.seconds) >= move
 
-    def _fewest(self, room: _Room, spare: Sequence[Replica], work: Work) -> list[Replica]:
+    def _fewest(self, room: Room, spare: Sequence[Replica], work: Work) -> list[Replica]:
         gone: list[Replica] = []
         for replica in spare:
             room.give(self._work(replica), replica.gpus)

@@ -75,7 +75,7 @@ def _show_timing(console: Console, timing: Timing) -> None:
     where = f"{gpus}{timing.cpus:g} CPUs"
     console.print(
         f"\n[b]On {where}[/b] what is left takes {_span(timing.hours)}, and no less than {_span(timing.bound_hours)} "
-        "whoever does what"
+        "whoever does what, with GPUs moved between models (a sweep itself keeps to cluster.replicas)"
     )
     table = Table(box=None, pad_edge=False)
     for column in ("", "GPU hours", "loads", "s a batch", "s a load", "seconds are from"):

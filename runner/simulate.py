@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from runner.policy import Node, Replica, Start, State, Stop, Work, decide, places
+from runner.policy import Start, Stop, decide
+from runner.room import Node, Replica, State, Work, places
 
 __all__ = ["Simulation", "Spell", "lower_bound", "simulate"]
 

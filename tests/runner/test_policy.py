@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from runner.policy import Node, Replica, Work, decide, places
+from runner.policy import decide
+from runner.room import Node, Replica, Work, places
 
 VLM = Work("vlm", queued=0, running=0, seconds=2, load_seconds=120, gpus=1, gpu_gb=22, cpus=4)
 

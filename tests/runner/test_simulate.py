@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from results.store import Store
 from runner.experiment import load_experiment
 from runner.plan import make_plan, nodes_of, time_plan
-from runner.policy import Node, Work, places
+from runner.room import Node, Work, places
 from runner.simulate import lower_bound, simulate
 
 
