@@ -181,13 +181,19 @@ def analyze(answers: str, out: str, overrides: tuple[str, ...], as_json: bool) -
 
 @main.command()
 @click.argument("run", metavar="RUN")
+@click.option("--follow", "-f", "following", is_flag=True, help="Go on until no driver is at work on it.")
 @_json
 @_answerable
-def status(run: str, as_json: bool) -> None:
+def status(run: str, following: bool, as_json: bool) -> None:
     """Where a run stands: what is done, what failed, what is left. Reads only."""
-    from runner.status import show_status
+    from runner.status import follow, show_status
 
-    show_status(Path(run), as_json)
+    if following and as_json:
+        raise click.UsageError("--follow is for people; the driver's own --json has events as they come")
+    if following:
+        follow(Path(run))
+    else:
+        show_status(Path(run), as_json)
 
 
 @main.command()

@@ -1,10 +1,16 @@
-"""One display on a terminal: images, answers, rate, time left, failures. Plain lines where it is no terminal."""
+"""One display on a terminal: images, answers, rate, time left, failures. Plain lines where it is no terminal.
+
+The same figures are kept in a file of the run directory, where `seesaw status` reads them from another terminal.
+"""
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -13,14 +19,43 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from runner.events import Counts
 
-__all__ = ["display"]
+__all__ = ["FIGURES", "display", "recorded"]
 
+Show = Callable[[str, Mapping[str, Any], Counts], None]
+FIGURES = "progress.json"  #: in logs/ of a run directory
+
+_KEPT = 2.0  # seconds between two writes of the file
 _EVERY = 10.0  # seconds between plain lines: a log of a week stays readable
 
 
-def display(stream: TextIO) -> Callable[[str, Mapping[str, Any], Counts], None]:
+def display(stream: TextIO) -> Show:
     """Whoever shows events on `stream`: live on a terminal, a line every ten seconds elsewhere."""
     return _Live(stream) if stream.isatty() else _Lines(stream)
+
+
+def recorded(path: Path, show: Show) -> Show:
+    """`show`, which also keeps in `path` where the run stands: time, figures in words, and replicas that are ready."""
+    pace, replicas = _Pace(), set[str]()
+    last = 0.0
+
+    def told(kind: str, fields: Mapping[str, Any], counts: Counts) -> None:
+        nonlocal last
+        if kind == "replica":
+            replicas.add(fields["name"])
+        elif kind == "lost":
+            replicas.discard(fields["name"])
+        figures = pace(counts)
+        if time.monotonic() - last >= _KEPT or kind in ("start", "end"):
+            last = time.monotonic()
+            numbers = {key: value for key, value in vars(counts).items() if isinstance(value, int)}
+            about = {"time": time.time(), "figures": _figures(counts, *figures), "counts": numbers}
+            with suppress(OSError):  # a full disk: what counts is the work
+                aside = path.with_suffix(".tmp")
+                aside.write_text(json.dumps({**about, "replicas": sorted(replicas)}), encoding="utf-8")
+                aside.replace(path)
+        show(kind, fields, counts)
+
+    return told
 
 
 class _Pace:

@@ -23,6 +23,7 @@ from runner.fleet import Fleet
 from runner.job import Job
 from runner.lab import FleetLab
 from runner.plan import make_plan
+from runner.progress import FIGURES, recorded
 from runner.rundir import RunDirectory
 from runner.streams import diverted
 
@@ -36,7 +37,8 @@ def run(job: Job, show: Callable[[str, Mapping[str, Any], Counts], None]) -> int
         SeesawError: with the exit code of its kind. Whatever was committed until then is kept.
     """
     experiment = job.experiment
-    store, directory, events = Store(experiment.store), RunDirectory(job), Events(show)
+    store, directory = Store(experiment.store), RunDirectory(job)
+    events = Events(recorded(directory.logs / FIGURES, show))
     with directory.claimed():
         plan = make_plan(experiment, store)
         if job.held(plan) and directory.finished():

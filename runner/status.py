@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,11 @@ from results.secrets import first_line
 from results.store import Store
 from runner.experiment import load_experiment
 from runner.plan import make_plan
+from runner.progress import FIGURES
 
-__all__ = ["show_status", "show_verify"]
+__all__ = ["follow", "show_status", "show_verify"]
+
+_LOOK = 2.0  # seconds between two looks at a run that is followed
 
 
 def show_status(run: Path, as_json: bool) -> None:
@@ -48,6 +52,7 @@ def show_status(run: Path, as_json: bool) -> None:
             for m in plan.models
         ]
         about = {"event": "status", "command": command, "state": state, "models": models, "failures": failed}
+        about |= {"progress": _progress(run)} if state == "running" else {}
         print(json.dumps(about | ({"mitigations": outcomes} if command == "mitigate" else {})))
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
@@ -64,6 +69,8 @@ def show_status(run: Path, as_json: bool) -> None:
     if command == "mitigate":
         known = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(outcomes.items()))
         console.print(f"  mitigations: {known or 'no outcomes yet'}; of what a sweep, its first step, looks at:")
+    if state == "running":
+        console.print(f"  {escape(_progress(run).get('figures', 'no figures yet'))}")
     for m in plan.models:
         console.print(
             f"  {escape(m.name)}: {m.answers_held / m.batches:.1%} done; of {m.batches:,} batches {m.images_held:,} "
@@ -75,6 +82,28 @@ def show_status(run: Path, as_json: bool) -> None:
         console.print(f"  ... and {len(failed) - 20} more in {escape(str(failures))}")
     for stray in plan.strays:
         console.print(f"  in the store: {escape(stray)}")
+
+
+def follow(run: Path) -> None:
+    """Print where a run stands, then its figures as they change, until no driver is at work on it."""
+    show_status(run, as_json=False)
+    console, last = Console(highlight=False), ""
+    while _at_work(run):
+        about = _progress(run)
+        if about and about["figures"] != last:
+            last = about["figures"]
+            console.print(f"{time.strftime('%H:%M:%S', time.localtime(about['time']))} {escape(last)}")
+        time.sleep(_LOOK)
+    show_status(run, as_json=False)
+
+
+def _progress(run: Path) -> dict[str, Any]:
+    """What the driver last said of itself; empty if nothing, or while it says so."""
+    try:
+        found: dict[str, Any] = json.loads((run / "logs" / FIGURES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if found.keys() >= {"time", "figures"} else {}
 
 
 def _outcomes(run: Path) -> dict[str, int]:

@@ -255,3 +255,21 @@ def test_interrupted_it_finishes_what_is_in_flight_and_resumes(config, tmp_path,
     counts = json.loads((tmp_path / "run/run.json").read_text())["counts"]
     assert counts["images_made"] == 8 * (100 - len(shards))
     assert pq.read_table(tmp_path / "run/answers.parquet").num_rows > 0
+
+
+def test_a_run_is_followed_from_another_terminal_until_it_ends(config, tmp_path, start, seesaw):
+    slow = CONFIG.replace("engine: simulated, cpus", "engine: simulated, settings: {seconds: 0.01}, cpus")
+    (tmp_path / "slow.yaml").write_text(slow)
+    command = start("sweep", "slow.yaml", "--json")
+    next(event for event in command.events() if event["event"] == "answers")
+    followed = seesaw("status", "run", "--follow")
+    assert followed.code == 0, followed.err
+    lines = followed.out.splitlines()
+    assert lines[0].endswith("sweep: a driver is at work")
+    figures = [line for line in lines if "images/s" in line and line[2] == ":"]
+    assert len(figures) >= 2
+    assert len(set(figures)) == len(figures)
+    assert "complete" in followed.out
+    command.process.stdout.close()
+    command.process.stderr.close()
+    assert command.process.wait(timeout=100) == 0
