@@ -117,6 +117,6 @@ def _target(axis: Axis, value: object) -> NDArray[np.float64]:
         number = isinstance(share, int | float | np.floating | np.integer) and not isinstance(share, bool)
         if not number or abs(share) > _MOST:
             raise ConfigError(
-                f"the target of axis '{axis.name}' has {str(share)[:20]} where a number between 0 and 1 belongs"
+                f"the target of axis '{axis.name}' has {repr(share)[:20]} where a number between 0 and 1 belongs"
             )
     return check_target(shares, axis.attributes, axis.name)

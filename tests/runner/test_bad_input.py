@@ -155,6 +155,7 @@ def test_words_are_words_whatever_yaml_or_variables_make_of_them(tmp_path, monke
 
     from runner.experiment import load_experiment
     from runner.rundir import RunDirectory
+    from runner.sweep import Sweep
 
     monkeypatch.chdir(tmp_path)
     subjects = ["1e5", "yes", "dollar \\${name}", "colon: and # hash", "007", "\u00e9t\u00e9"]
@@ -164,7 +165,7 @@ def test_words_are_words_whatever_yaml_or_variables_make_of_them(tmp_path, monke
     )
     experiment = load_experiment("odd.yaml")
     assert experiment.dataset.subjects == ("1e5", "yes", "dollar ${name}", "colon: and # hash", "007", "\u00e9t\u00e9")
-    directory = RunDirectory(experiment)
+    directory = RunDirectory(Sweep(experiment))
     with directory.claimed():
         directory.write_config()
     again = load_experiment(str(directory.path / "config.yaml"))
