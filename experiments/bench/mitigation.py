@@ -1,6 +1,6 @@
 """How parallel many mitigations are: all subjects at once, beside the slowest of them alone, on the same replicas.
 
-    python -m experiments.bench.mitigation [--subjects 26] [--seconds 1] [--replicas 104]
+    python -m experiments.bench.mitigation [--subjects 26] [--seconds 2] [--replicas 104]
 
 Engines of simulated latency, a process each, and enough of them for what all subjects ask at once (four prompts each):
 a barrier between subjects or steps, or a place where they wait for each other, shows as a ratio above 1. Neither side
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shutil
 import tempfile
 import time
 from dataclasses import replace
@@ -66,7 +67,9 @@ async def compare(experiment: Experiment, folder: Path) -> None:
             together, ends, states = await timed(experiment, fleet, seed)
             slowest = max(ends, key=ends.__getitem__)
             alone = replace(experiment, dataset=experiment.dataset.select(subjects=[slowest]))
-            seconds, _, (same,) = await timed(alone, fleet, seed + 100)
+            for part in ("images", "answers"):  # the same course again, from nothing
+                shutil.rmtree(Path(experiment.store) / part)
+            seconds, _, (same,) = await timed(alone, fleet, seed)
             steps = max(len(state.mitigated) for state in states)
             print(
                 f"{len(states)} subjects, up to {steps} steps: {together:.1f} s; {slowest} alone, "
@@ -80,7 +83,7 @@ async def compare(experiment: Experiment, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--subjects", type=int, default=26)
-    parser.add_argument("--seconds", type=float, default=1.0, help="an image")
+    parser.add_argument("--seconds", type=float, default=2.0, help="an image")
     parser.add_argument("--replicas", type=int, default=104)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
