@@ -25,7 +25,7 @@ from experiments.summary import Summary, summarise
 from experiments.tally import Tally, tally
 from results.errors import ConfigError
 from results.statistics import is_interval
-from results.tables import DISTRIBUTIONS, MATRICES, UNCERTAINTY, read_answers, table_of, write_csv, write_table
+from results.tables import DISTRIBUTIONS, MATRICES, UNCERTAINTY, read_answers, table_of, write_both
 
 __all__ = [
     "Settings",
@@ -101,8 +101,7 @@ def write_analysis(
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
-            write_table(out_dir / f"{name}.parquet", table)
-            write_csv(out_dir / f"{name}.csv", table)
+            write_both(out_dir, name, table)
     except OSError as error:
         raise ConfigError(f"cannot write to {out_dir}: {error.strerror}") from error
     return summarise(counted, len(coded.axis))

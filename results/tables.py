@@ -35,6 +35,7 @@ __all__ = [
     "about_of",
     "read_answers",
     "table_of",
+    "write_both",
     "write_bytes",
     "write_csv",
     "write_table",
@@ -119,6 +120,12 @@ def write_csv(path: Path, table: pa.Table) -> None:
     """Write CSV at `path`, whole or not at all; a number that is undefined is an empty field."""
     text = table.to_pandas().to_csv(index=False, lineterminator="\n")
     write_bytes(path, text.encode())
+
+
+def write_both(folder: Path, name: str, table: pa.Table) -> None:
+    """`write_table` and `write_csv` as `<name>.parquet` and `<name>.csv` in `folder`."""
+    write_table(folder / f"{name}.parquet", table)
+    write_csv(folder / f"{name}.csv", table)
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class, own_code
 from actors.pictogram.world import WORLDS
 from experiments.analysis import Settings, make_settings
-from experiments.assignments import assignments_of
+from experiments.assignments import Assignment, assignments_of
 from experiments.dataset import Dataset, load_dataset
 from experiments.priorities import read_priorities
 from experiments.questionnaire import Questionnaire, questionnaire_of
@@ -74,6 +74,25 @@ class Experiment:
     def questionnaire_key(self) -> str:
         asked = self.questionnaire
         return questionnaire_key(self.vlm.identity, [(q.text, q.choices) for q in asked.all], asked.person is not None)
+
+    @cached_property
+    def mitigation_settings(self) -> Settings:
+        """The settings, with what is the default where a model is mitigated. Raises ConfigError."""
+        usual = self.settings
+        return make_settings(self.dataset, usual.metric, usual.targets, self.config.intervention or "target")
+
+    @cached_property
+    def assignments(self) -> list[Assignment]:
+        """What is to be mitigated. Raises ConfigError."""
+        config, models = self.config, [model.name for model in self.models]
+        return assignments_of(
+            self.dataset,
+            models,
+            config.priorities,
+            epsilon=config.epsilon,
+            normalize=config.normalize,
+            seed=self.seed,
+        )
 
     @property
     def truths(self) -> dict[str, str]:
@@ -142,15 +161,10 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
             raise ConfigError(
                 f"vqa: '{vlm.name}' was made for certain questions, and '{question.text}' is none; choose another"
             )
-    if config.priorities is not None:  # what a sweep has in its config must be right too: it keeps it
-        names = [spec.name for spec in specs]
-        assignments_of(
-            dataset, names, config.priorities, epsilon=config.epsilon, normalize=config.normalize, seed=config.seed
-        )
     if vlm.name in {spec.name for spec in specs}:
         raise ConfigError(f"vqa: the VLM and a model are both called '{vlm.name}'; every one needs a name of its own")
     _check_cluster(config.cluster, [*(m.name for m in models), vlm.name])
-    return Experiment(
+    experiment = Experiment(
         name=config.name,
         dataset=dataset,
         models=models,
@@ -163,6 +177,9 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
         cluster=config.cluster,
         config=config,
     )
+    if config.priorities is not None:  # what a sweep has in its config must be right too: it keeps it
+        _ = experiment.assignments
+    return experiment
 
 
 def with_model(experiment: Experiment, spec: ModelConfig) -> Experiment:

@@ -74,13 +74,14 @@ class FleetLab:
                 raise result
             else:
                 parts.append(result)
-        first = bool(failures) and (model.name, prompt.text) not in self._failed_cells
-        self._failed_cells |= {(model.name, prompt.text)} if first else set()
-        self._events.cell(failed=first)
+        key = model.name, prompt.text
+        self._events.cell(failed=bool(failures) and key not in self._failed_cells)
+        if failures:
+            self._failed_cells.add(key)
         cell = observations_of(self._experiment.dataset, prompt, parts, images, failures)
-        known = self._withheld.get((model.name, prompt.text))
+        known = self._withheld.get(key)
         if cell.answers and any(cell.answers.withheld) and (known is None or known.asked < cell.asked):
-            self._withheld[model.name, prompt.text] = cell
+            self._withheld[key] = cell
         return cell
 
     def withheld(self) -> dict[str, list[Observations]]:
@@ -115,17 +116,19 @@ class FleetLab:
                 replies = await self._replies(batch)
                 read = self._read(batch, replies)
             except BatchFailed as error:
-                self._failed[batch.answers] = error
-                self._events.failed(batch, error)
+                self._set_aside(batch, error)
                 raise
             except StoreError as error:  # answers that are there, and are none
                 failed = BatchFailed(str(error), stage="read", error="StoreError", attempts=1)
-                self._failed[batch.answers] = failed
-                self._events.failed(batch, failed)
+                self._set_aside(batch, failed)
                 raise failed from error
             self._answers.add(batch.answers)
             self._events.answers(pc.sum(pc.not_equal(replies["question"], "")).as_py() or 0)
             return read
+
+    def _set_aside(self, batch: Batch, error: BatchFailed) -> None:
+        self._failed[batch.answers] = error
+        self._events.failed(batch, error)
 
     async def _replies(self, batch: Batch) -> pa.Table:
         """Make what the store lacks of a batch's images, and ask them."""

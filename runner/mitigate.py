@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.engines import engine_class, own_code
-from experiments.assignments import Assignment, assignments_of
+from experiments.assignments import Assignment
 from experiments.course import State
 from experiments.intermit import Problem
 from experiments.lab import Lab
@@ -23,7 +23,7 @@ from results.mitigation import cases_of, mitigation_schema
 from results.mitigation_matrices import MITIGATION_MATRICES
 from results.mitigation_tables import comparison, sheets, table1, write_sheet
 from results.secrets import first_line
-from results.tables import table_of, write_csv, write_table
+from results.tables import table_of, write_both, write_table
 from runner.events import Events
 from runner.experiment import Experiment
 from runner.plan import Plan, whole
@@ -41,23 +41,15 @@ class Mitigate:
 
     def __init__(self, experiment: Experiment) -> None:
         """Raises ConfigError for whatever is wrong with the keys of mitigate."""
-        config, dataset = experiment.config, experiment.dataset
+        config = experiment.config
         if config.max_steps is not None and config.max_steps < 1:
             raise ConfigError(
                 f"max_steps is {config.max_steps}; it is at least 1, or null for as many as there are axes"
             )
         self.experiment = self.served = experiment
-        usual = experiment.settings
-        self._settings = make_settings(dataset, usual.metric, usual.targets, config.intervention or "target")
+        self._settings = experiment.mitigation_settings
         self._strategies = strategies_of(config.strategy, experiment.seed)
-        self._assignments = assignments_of(
-            dataset,
-            [model.name for model in experiment.models],
-            config.priorities,
-            epsilon=config.epsilon,
-            normalize=config.normalize,
-            seed=experiment.seed,
-        )
+        self._assignments = experiment.assignments
         #: one mitigator for all cases with the same targets, so that they share their prompt sets
         self._mitigators = {_key(each): mitigator_of(experiment, self._settings_of(each)) for each in self._assignments}
         self._courses: list[tuple[Mitigation, State]] = []
@@ -128,8 +120,7 @@ class Mitigate:
         table = table_of(mitigation_rows(self._courses, whole), schema, settings.about())
         write_table(path / "mitigation.parquet", table)
         matrices = table_of(matrix_rows(self._courses), MITIGATION_MATRICES, settings.about())
-        write_table(path / "mitigation_matrices.parquet", matrices)
-        write_csv(path / "mitigation_matrices.csv", matrices)
+        write_both(path, "mitigation_matrices", matrices)
         (path / "tables").mkdir(exist_ok=True)
         cases = cases_of(table)
         for sheet in sheets(cases):

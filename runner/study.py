@@ -10,10 +10,9 @@ import pyarrow as pa
 
 from experiments.lab import Lab
 from experiments.pools import Pools
-from experiments.settings import make_settings
 from experiments.studies import negatives, single_mitigations, validation
 from results.errors import ConfigError, nearest
-from results.tables import EFFECTS, NEGATIVES, VALIDATION, table_of, write_csv, write_table
+from results.tables import EFFECTS, NEGATIVES, VALIDATION, table_of, write_both
 from runner.events import Events
 from runner.experiment import Experiment
 from runner.job import Job
@@ -32,12 +31,9 @@ class Effects:
     def __init__(self, experiment: Experiment, name: str) -> None:
         if len(experiment.dataset.axes) < 2:
             raise ConfigError(f"the study {name} is about what axes do to each other, and here is one; choose more")
-        usual = experiment.settings
-        how = experiment.config.intervention or "target"
-        settings = make_settings(experiment.dataset, usual.metric, usual.targets, how)
         self.experiment = self.served = experiment
-        self._name, self._settings = name, settings
-        self._mitigator = mitigator_of(experiment, settings)
+        self._name, self._settings = name, experiment.mitigation_settings
+        self._mitigator = mitigator_of(experiment, self._settings)
         self._effects = pd.DataFrame()
         self.command, self.files = f"study {name}", ("effects.*", f"{name}.*")
 
@@ -63,8 +59,7 @@ class Effects:
             ("effects", table_of(effects, EFFECTS, about)),
             (self._name, table_of(found, schema, about)),
         ):
-            write_table(path / f"{name}.parquet", table)
-            write_csv(path / f"{name}.csv", table)
+            write_both(path, name, table)
         for line in said(found):
             events.note(line)
         return not effects[["before", "after"]].isna().any(axis=None)

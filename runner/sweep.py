@@ -10,7 +10,7 @@ import pyarrow as pa
 from experiments.analysis import answer_rows, write_analysis
 from experiments.lab import Lab, Observations
 from experiments.sweep import sweep, withheld_images
-from results.tables import ANSWERS, WITHHELD, table_of, write_csv, write_table
+from results.tables import ANSWERS, WITHHELD, table_of, write_both, write_table
 from runner.events import Events
 from runner.experiment import Experiment
 from runner.plan import Plan
@@ -57,9 +57,7 @@ class Sweep:
         answers = self.answers()
         write_table(path / "answers.parquet", answers)
         withheld = withheld_images(observed)
-        table = table_of(withheld, WITHHELD)
-        write_table(path / "withheld.parquet", table)
-        write_csv(path / "withheld.csv", table)
+        write_both(path, "withheld", table_of(withheld, WITHHELD))
         cells = withheld[["model", "subject", "source_axis", "source_value"]].itertuples(index=False, name=None)
         dropped = dict(zip(cells, (withheld["flagged"] + withheld["blank"]).tolist(), strict=True))
         summary = write_analysis(answers.to_pandas(), path, experiment.settings, list(observed), withheld=dropped)

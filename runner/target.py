@@ -13,7 +13,7 @@ from experiments.lab import Lab, Observations
 from experiments.prompts import initial_prompt
 from experiments.target_study import Targets, flip_summary, flips, observed_targets, read_targets, real_targets
 from results.errors import ConfigError
-from results.tables import FLIPS, TARGETS, read_answers, table_of, write_csv, write_table
+from results.tables import FLIPS, TARGETS, read_answers, table_of, write_both
 from runner.config import ModelConfig
 from runner.events import Events
 from runner.experiment import Experiment, with_model
@@ -99,8 +99,7 @@ class Target:
             "flips": table_of(found, FLIPS, settings.about()),
         }
         for name, table in tables.items():
-            write_table(path / f"{name}.parquet", table)
-            write_csv(path / f"{name}.csv", table)
+            write_both(path, name, table)
         for row in flip_summary(found).itertuples(index=False):
             entry = (
                 f"{row.subject}, {row.source_axis} on {row.target_axis}, {row.is_before:+.2f} to {row.is_after:+.2f}"

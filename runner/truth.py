@@ -13,7 +13,7 @@ from actors.pictogram.codes import AXES, OCCUPATIONS
 from actors.pictogram.world import WORLDS, World
 from experiments.dataset import Axis
 from experiments.exact import Shares, exact_matrices
-from results.tables import TRUTH, table_of, write_csv, write_table
+from results.tables import TRUTH, table_of, write_both
 from runner.experiment import Experiment
 
 __all__ = ["write_truth"]
@@ -25,10 +25,9 @@ def write_truth(experiment: Experiment) -> None:
     A world knows its own axes and attributes, in whatever order the dataset has them, and the occupations: entries
     about a user's other axes, attributes and subjects are left out. Which world it was is in the table's metadata.
     """
-    files = [experiment.run / f"truth.{kind}" for kind in ("parquet", "csv")]
     if not experiment.truths:
-        for path in files:
-            path.unlink(missing_ok=True)
+        for kind in ("parquet", "csv"):
+            (experiment.run / f"truth.{kind}").unlink(missing_ok=True)
         return
     dataset = experiment.dataset
     axes = tuple(axis for axis in dataset.axes if sorted(axis.attributes) == sorted(AXES.get(axis.name, ())))
@@ -36,9 +35,7 @@ def write_truth(experiment: Experiment) -> None:
     settings = replace(experiment.settings, dataset=replace(dataset, axes=axes, subjects=subjects))
     models = {name: _shares(WORLDS[world], axes) for name, world in experiment.truths.items()}
     frame = asyncio.run(exact_matrices(models, settings))
-    table = table_of(frame, TRUTH, {**settings.about(), "truths": experiment.truths})
-    write_table(files[0], table)
-    write_csv(files[1], table)
+    write_both(experiment.run, "truth", table_of(frame, TRUTH, {**settings.about(), "truths": experiment.truths}))
 
 
 def _shares(world: World, axes: Sequence[Axis]) -> Shares:
