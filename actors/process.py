@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from results.errors import StoreUnavailable
 from results.secrets import without_secrets
 
-__all__ = ["DEAD", "begin", "mortal"]
+__all__ = ["DEAD", "begin", "kept", "mortal"]
 
 DEAD = 70  #: exit status of an actor whose engine or device died
 log = logging.getLogger(__name__)
@@ -60,6 +61,20 @@ def mortal(engine: Any) -> Iterator[None]:
         log.exception("the engine died; process %d ends", os.getpid())
         sys.stderr.flush()
         os._exit(DEAD)
+
+
+@contextmanager
+def kept(work: dict[str, Any], key: str) -> Iterator[None]:
+    """Forget `work[key]` after the block, unless that ends for want of the store: then the same call goes on later."""
+    away = False
+    try:
+        yield
+    except StoreUnavailable:
+        away = True
+        raise
+    finally:
+        if not away:
+            work.pop(key, None)
 
 
 def _died(engine: Any, error: Exception) -> bool:

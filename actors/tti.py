@@ -14,7 +14,7 @@ import pyarrow as pa
 from PIL import Image
 
 from actors.engines import BLANK, REASONS, TTI_ENGINES, Withheld, engine_class
-from actors.process import begin, mortal
+from actors.process import begin, kept, mortal
 from results.errors import StoreError
 from results.store import IMAGES, Store
 
@@ -80,13 +80,17 @@ class TTIActor:
             raise RuntimeError(f"the engine made {len(made)} images for {len(batch.seeds)} seeds")
         return [_sound(seed, image) for seed, image in zip(batch.seeds, made, strict=True)]
 
-    def commit(self, batch: ImageBatch) -> tuple[int, list[bytes | Withheld]]:
-        """Encode and commit what `generate` made; how many are blank, and all *as the store holds them*."""
-        table = _table(batch, self._made.pop(batch.shard))
-        if not self._store.commit(batch.shard, table):
-            table = self._store.read(batch.shard)
+    def commit(self, batch: ImageBatch) -> tuple[tuple[int, int], list[bytes | Withheld]]:
+        """Encode and commit what `generate` made: (blank images, bytes of all), and all *as the store holds them*.
+
+        What was made is kept until it is committed: where the store is full or away, the same call goes on later.
+        """
+        with kept(self._made, batch.shard):
+            table = _table(batch, self._made[batch.shard])
+            if not self._store.commit(batch.shard, table):
+                table = self._store.read(batch.shard)
         images = _images(table, batch.shard, batch.image_keys)
-        return _blanks(images), images
+        return (_blanks(images), sum(len(image) for image in images if isinstance(image, bytes))), images
 
 
 def _blanks(images: Sequence[bytes | Image.Image | Withheld]) -> int:

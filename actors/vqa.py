@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from actors.engines import VQA_ENGINES, Reply, VQAEngine, VQAQuestion, Withheld, engine_class
-from actors.process import begin, mortal
+from actors.process import begin, kept, mortal
 from actors.tti import read_images
 from results.store import ANSWERS, Store
 
@@ -102,6 +102,7 @@ class VQAActor:
         self._args = name, engine, settings
         self._store = Store(store)
         self.questionnaire = questionnaire
+        self._answered: dict[str, pa.Table] = {}  # what could not be committed yet
         begin(name, log, threads)
 
     def load(self) -> dict[str, Any]:
@@ -113,11 +114,17 @@ class VQAActor:
         return {"name": name, "pid": os.getpid(), "load_seconds": time.monotonic() - began}
 
     def answer(self, batch: AnswerBatch, images: Sequence[bytes | Withheld] | None = None) -> pa.Table:
-        """Ask a batch (its encoded images, or None: those of the store) and commit; the answers as stored."""
-        if images is None:
-            images = read_images(self._store, batch.images, batch.image_keys)
-        table = _table(batch, images, self.questionnaire, self.ask(images))
-        return table if self._store.commit(batch.shard, table) else self._store.read(batch.shard)
+        """Ask a batch (its encoded images, or None: those of the store) and commit; the answers as stored.
+
+        Where the store is full or away the answers are kept, and the same call commits them later.
+        """
+        if batch.shard not in self._answered:
+            if images is None:
+                images = read_images(self._store, batch.images, batch.image_keys)
+            self._answered[batch.shard] = _table(batch, images, self.questionnaire, self.ask(images))
+        with kept(self._answered, batch.shard):
+            table = self._answered[batch.shard]
+            return table if self._store.commit(batch.shard, table) else self._store.read(batch.shard)
 
     def ask(self, images: Sequence[bytes | Withheld]) -> list[list[tuple[int, Reply]]]:
         """`ask_images`, in a process that ends with its engine."""

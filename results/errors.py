@@ -10,6 +10,7 @@
     │   └── RunDirectoryError               a run directory that belongs to another experiment or driver
     ├── EnvironmentFault           exit 4   the machine cannot do it: no such GPU, weights, package, space
     ├── Interrupted                exit 3   stopped on request; the same command resumes
+    ├── StoreUnavailable           exit 4   the store is full or cannot be reached; work waits for it
     ├── StoreError                          a shard that is unreadable, cut short or altered
     └── BatchFailed                         one batch that failed for good; the sweep goes on without it
 
@@ -32,6 +33,7 @@ __all__ = [
     "RunDirectoryError",
     "SeesawError",
     "StoreError",
+    "StoreUnavailable",
     "nearest",
 ]
 
@@ -68,6 +70,12 @@ class EnvironmentFault(SeesawError):
 
 class Interrupted(SeesawError):
     exit_code = 3
+
+
+class StoreUnavailable(SeesawError):
+    """What a store did not do now and may do later: the same call again, once there is room or a connection."""
+
+    exit_code = 4
 
 
 class StoreError(SeesawError):

@@ -43,9 +43,14 @@ class ClusterConfig:
     address: str = "local"  #: `local` starts a Ray of its own; `auto` joins the cluster that this machine is part of
     cpus: int | None = None  #: CPUs of a local Ray; all of the machine's by default
     gpus: int | None = None  #: GPUs of a local Ray; all that are found by default
-    replicas: dict[str, int] = field(default_factory=dict)  #: how many of a model or VLM, by name; 1 where not said
+    replicas: dict[str, int] = field(
+        default_factory=dict
+    )  #: how many of a model or VLM, by name; where not said, as many as pay
     in_flight: int = 2  #: batches at a replica at once: one that runs and the next, so that it never waits
     attempts: int = 4  #: how often a batch is tried before it is set aside
+    hang_seconds: float = 1800.0  #: a replica that does nothing for so long hangs, and is replaced
+    wait_seconds: float = 3600.0  #: how long a run waits for a store that is full or away, or for a node that can serve
+    metrics: str | None = None  #: HOST:PORT where the driver serves its figures to Prometheus; nowhere by default
     object_store_gb: float = 1.0  #: memory of a local Ray for images on their way to VQA
 
 

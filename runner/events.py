@@ -89,6 +89,14 @@ class Events:
         self.counts.replicas_lost += 1
         self._tell("lost", name=name, error=error)
 
+    def decided(self, line: str) -> None:
+        """What the fleet's policy has decided to change, and why."""
+        self._tell("decision", message=line)
+
+    def fleet(self, **state: Any) -> None:
+        """Where replicas run and how busy they are: `runner.fleet`."""
+        self._tell("fleet", **state)
+
     def images(self, made: int = 0, held: int = 0) -> None:
         self.counts.images_made += made
         self.counts.images_reused += held

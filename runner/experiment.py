@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -281,6 +282,11 @@ def _check_cluster(cluster: ClusterConfig, served: Sequence[str]) -> None:
     for key in ("in_flight", "attempts"):
         if getattr(cluster, key) < 1:
             raise ConfigError(f"cluster.{key} must be at least 1, got {getattr(cluster, key)}")
+    if cluster.metrics is not None and not re.fullmatch(r"[\w.-]+:\d{1,5}", cluster.metrics):
+        raise ConfigError(f"cluster.metrics: expected HOST:PORT, for example 127.0.0.1:9400, got '{cluster.metrics}'")
+    for key in ("hang_seconds", "wait_seconds"):
+        if not 0 < getattr(cluster, key) < math.inf:
+            raise ConfigError(f"cluster.{key} must be a number of seconds above 0, got {getattr(cluster, key)}")
     for key in ("cpus", "gpus"):
         value = getattr(cluster, key)
         if value is not None and value < (1 if key == "cpus" else 0):

@@ -1,283 +1,68 @@
-"""The fleet: replicas of models and of the VLM in Ray actors, and who does which batch when one of them dies.
+"""The fleet: replicas of models and of the VLM in Ray actors, where `runner.policy` wants them.
 
-A pool serves one model (or the VLM) with a fixed number of replicas from the config. A batch waits for a free slot of
-any replica. A replica that dies is replaced; the batch that it held is tried again elsewhere, a bounded number of
-times, and then set aside as `BatchFailed`. A pool whose replicas die on end, as they load or whatever they do,
-is broken, and says why: a cluster does not crash in a loop for days.
+The Lab tells what is left (`Backlog`), pools do the batches, and in between `Fleet` looks after all of it: it asks the
+policy when a replica has nothing to do, has ended or has loaded, when nodes come or go, and every few seconds; it
+starts and ends replicas as told, replaces those that hang, and waits for what is away: a store, or a node that could
+serve what is left.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.engines import VQAQuestion
 from actors.tti import ImageBatch, TTIActor
 from actors.vqa import AnswerBatch, Questionnaire, VQAActor
-from results.errors import BatchFailed, EnvironmentFault, Interrupted, SeesawError
-from results.secrets import without_secrets
+from results.errors import Interrupted, SeesawError, StoreUnavailable
+from results.identity import BATCH
 from runner.config import ModelConfig, VLMConfig
 from runner.events import Events
 from runner.experiment import Experiment
-from runner.plan import Batch
+from runner.plan import Batch, work_of
+from runner.policy import Decision, decide
+from runner.pool import Pool
+from runner.pool import Replica as Served
+from runner.room import Node, Replica, Work, places
 
-__all__ = ["Fleet", "Pool"]
+__all__ = ["Backlog", "Fleet"]
 
 Result = TypeVar("Result")
-BARREN = 5  #: batches in a row that fail for good before the next are tried once only: calls may cost money
 WRITING = "writing"  #: the thread of a TTI actor that encodes and commits while the next batch is made
-STILLBORN = 3  #: replicas in a row that may die while they load
+LOOK = 5.0  #: seconds between two looks at the nodes and the policy when nothing happens
+SETTLE = 0.05  #: seconds in which what happens together is decided together
+HEADLESS = 20.0  #: seconds without a word from Ray's head after which the run ends: Ray ends the process after 60
+GUESS = 1.0  #: seconds of a batch of which nobody has said or measured what it takes; one replica will find out
+WIDEST = 512  #: replicas of a model that are reckoned with when it is said how much may be in flight
+HELD = 0.3  #: share of Ray's object store that images on their way to the VLM may fill; others are read from the store
+VAIN = 10.0  #: times what a batch or a load takes in the mean before it hangs, where that is more than hang_seconds
 
 
-@dataclass(eq=False)
-class Replica:
-    """`line` has the batches that are at the replica, the one that runs first, until all of it is done and written."""
+@dataclass
+class Backlog:
+    """Names of the batches that are known to be left; the Lab keeps it, wherever they wait or are at work."""
 
-    name: str
-    actor: Any
-    alive: bool = True
-    ready: bool = False
-    line: list[str] = field(default_factory=list)
-    suspects: tuple[str, ...] = ()  #: the line when it died: any of them may have done it
-    _kept_for: str = ""
-    _change: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def enter(self, label: str, alone: bool) -> bool:
-        """Join the line; `alone`: once it is empty, and nobody joins until `leave`. False if the replica died."""
-        while self.alive and self._kept_for not in ("", label):
-            await self._change.wait()
-        if alone:
-            self._kept_for = label
-        while alone and self.alive and self.line:
-            await self._change.wait()
-        if self.alive:
-            self.line.append(label)
-        return self.alive
-
-    def leave(self, label: str) -> None:
-        if label in self.line:
-            self.line.remove(label)
-        if self._kept_for == label:
-            self._kept_for = ""
-        self._changed()
-
-    def died(self) -> None:
-        self.alive, self.suspects = False, tuple(self.line)
-        self._changed()
-
-    def _changed(self) -> None:
-        self._change.set()
-        self._change = asyncio.Event()
-
-
-class Pool:
-    """`size` replicas of one actor. `make(name)` starts one; its `load` must return before it gets work.
-
-    Who is in line at a replica that dies may have killed it. One alone is charged with it; several are not, and each is
-    tried again alone, so that a batch is set aside for nothing but its own doing.
-
-    Replicas that die on end break a pool. A `vital` one (the VLM's) ends the run with that; any other fails what it is
-    given from then on. `fatal` is told at once of what no retry mends: a wrong setting, a machine that cannot do it.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        make: Callable[[str], Any],
-        size: int,
-        in_flight: int,
-        attempts: int,
-        events: Events,
-        vital: bool = True,
-        fatal: Callable[[SeesawError], None] = lambda _: None,
-    ) -> None:
-        self._fatal = fatal
-        self.name, self._make, self._size, self._in_flight, self._attempts = name, make, size, in_flight, attempts
-        self._events, self._vital = events, vital
-        self._slots: asyncio.Queue[Replica | None] = asyncio.Queue()  # None wakes whoever waits in a broken pool
-        self._replicas: set[Replica] = set()
-        self._starting: set[asyncio.Task[None]] = set()
-        self._made = self._stillborn = self._fruitless = 0  # the last two: deaths since anything went right
-        self._barren = 0  # batches in a row that were set aside
-        self._broken: BaseException | None = None
-        self.started = self.stopping = False
-
-    def start(self) -> None:
-        """Start the replicas; they load in the background, and work waits for them."""
-        self.started = True
-        for _ in range(self._size):
-            self._spawn()
-
-    async def call(self, label: str, stage: str, submit: Callable[[Replica, bool], Awaitable[Result]]) -> Result:
-        """Run `submit(replica, first)` on a free replica; `first` is False once a try has failed.
-
-        Raises:
-            BatchFailed: after `attempts` deaths or errors.
-            Interrupted: the pool was told to stop before this began.
-            SeesawError: the pool cannot serve at all.
-        """
-        last: BaseException | None = None
-        tries, suspect = 0, False
-        while tries < (1 if self._barren >= BARREN else self._attempts):
-            replica = await self._slot()
-            try:
-                if not await replica.enter(label, alone=suspect) or self.stopping:
-                    continue
-                tries += 1
-                result = await submit(replica, last is None)
-            except RayActorError as error:
-                last = error
-                self._lost(replica, error)
-                suspect = True
-                tries -= replica.suspects != (label,)
-            except RayError as error:
-                last = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
-                if isinstance(last, SeesawError) and last.exit_code in (2, 4):
-                    self._fatal(last)
-                    raise last from None
-                self._events.note(f"{label}: {stage} failed on {replica.name} (try {tries}): {_brief(last)}")
-            else:
-                self._fruitless = self._barren = 0
-                return result
-            finally:
-                replica.leave(label)
-                if replica.alive:
-                    self._slots.put_nowait(replica)
-        assert last is not None
-        kind = "died" if isinstance(last, RayActorError) else type(last).__name__
-        self._barren += 1
-        raise BatchFailed(_brief(last), stage=stage, error=kind, attempts=tries)
-
-    async def _slot(self) -> Replica:
-        while True:
-            if self.stopping:
-                raise Interrupted("stopped on request; the same command goes on where this one was")
-            replica = await self._slots.get()
-            if replica is None:
-                self._slots.put_nowait(None)
-                if isinstance(self._broken, BatchFailed):
-                    raise BatchFailed(str(self._broken), stage="load", error="died", attempts=self._broken.attempts)
-                if self._broken is not None:
-                    raise self._broken
-                raise Interrupted("stopped on request; the same command goes on where this one was")
-            if replica.alive and not self.stopping:
-                return replica
-
-    def _spawn(self) -> None:
-        self._made += 1
-        replica = Replica(f"{self.name}-{self._made}", None)
-        task = asyncio.create_task(self._load(replica))
-        self._starting.add(task)
-        task.add_done_callback(self._loaded)
-
-    def _loaded(self, task: asyncio.Task[None]) -> None:
-        """A replica's start that ended in an error of ours must end the run, not leave it waiting for a replica."""
-        self._starting.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._break(error)
-
-    async def _load(self, replica: Replica) -> None:
-        """Start one replica and wait until it has loaded; its death here counts as fruitless."""
-        self._replicas.add(replica)
-        try:
-            replica.actor = self._make(replica.name)
-            about = await replica.actor.load.remote()
-        except RayActorError as error:
-            self._lost(replica, error)
-        except RayError as error:
-            cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
-            if not isinstance(cause, SeesawError):  # a device that its last process still holds, perhaps
-                self._lost(replica, cause)
-                return
-            replica.died()
-            self._replicas.discard(replica)
-            ray.kill(replica.actor)
-            self._do_without(cause)
-        else:
-            replica.ready, self._stillborn = True, 0
-            self._events.replica(self.name, replica.name, about)
-            for _ in range(self._in_flight):
-                self._slots.put_nowait(replica)
-
-    def _lost(self, replica: Replica, error: BaseException) -> None:
-        """A replica is gone: note it once, and start another unless none ever gets anywhere."""
-        if not replica.alive:
-            return
-        replica.died()
-        self._replicas.discard(replica)
-        if replica.actor is not None:
-            ray.kill(replica.actor)  # Ray also reports an actor as lost that it cannot reach; it must not live on
-        if self.stopping:
-            return
-        self._events.lost(replica.name, _brief(error))
-        self._fruitless += 1
-        self._stillborn += not replica.ready
-        most = 2 * self._attempts + self._size * self._in_flight  # whoever was in line may die once more, alone
-        if self._stillborn >= STILLBORN or self._fruitless >= most:
-            deaths = f"{STILLBORN} replicas in a row died while they loaded"
-            if self._stillborn < STILLBORN:
-                deaths = f"{self._fruitless} replicas in a row died without finishing a batch"
-            message = f"{self.name}: {deaths}; the last: {_brief(error)}; see logs/ in the run directory"
-            if self._vital:
-                self._do_without(EnvironmentFault(message))
-            else:  # one model that crashes fails its own cells, and the others go on
-                self._do_without(BatchFailed(message, stage="load", error="died", attempts=self._made))
-        else:
-            self._spawn()
-
-    def _do_without(self, fault: SeesawError) -> None:
-        """No replica takes this one's place: go on with those that are left, and end the run if there are none."""
-        if self._replicas:
-            self._events.note(f"going on with {len(self._replicas)} of {self._size} replicas: {fault}")
-        else:
-            self._break(fault)
-
-    def _break(self, error: BaseException) -> None:
-        self._broken = self._broken or error
-        self._slots.put_nowait(None)
-        if isinstance(error, SeesawError) and not isinstance(error, BatchFailed):
-            self._fatal(error)
-
-    async def metrics(self) -> None:
-        """Tell what the engines of living replicas measured of themselves."""
-        for replica in [r for r in self._replicas if r.ready]:
-            try:
-                figures = await asyncio.wait_for(replica.actor.metrics.remote(), timeout=10)
-            except (RayError, TimeoutError) as error:
-                self._events.note(f"{replica.name} does not tell its metrics: {_brief(error)}")
-            else:
-                numbers = {k: v for k, v in dict(figures or {}).items() if isinstance(v, (int, float))}
-                self._events.metrics(replica.name, numbers)
-
-    def stop(self) -> None:
-        """Begin nothing more; what is in flight may finish."""
-        self.stopping = True
-        self._slots.put_nowait(None)
-
-    async def close(self) -> None:
-        """End every replica's process."""
-        self.stop()
-        for task in list(self._starting):
-            task.cancel()
-        await asyncio.gather(*self._starting, return_exceptions=True)
-        for replica in self._replicas:
-            if replica.actor is not None:
-                ray.kill(replica.actor)
-        self._replicas.clear()
+    unmade: dict[str, set[str]]  #: by model
+    unasked: set[str] = field(default_factory=set)  #: whose images the store holds
 
 
 class Fleet:
-    """One pool a model and one for the VLM."""
+    """One pool a model and one for the VLM. `open`: answers may bring more work, as in a mitigation."""
 
-    def __init__(self, experiment: Experiment, logs: Path, events: Events) -> None:
-        self._experiment, self._logs, self._events = experiment, str(logs.absolute()), events
+    def __init__(self, experiment: Experiment, logs: Path, events: Events, open: bool = False) -> None:
+        self._experiment, self._logs, self._events, self._more = experiment, logs.absolute(), events, open
         self.fault: SeesawError | None = None  #: what ended the run for all, if anything did
         cluster = experiment.cluster
         asked = experiment.questionnaire
@@ -285,61 +70,251 @@ class Fleet:
             VQAQuestion(asked.person.text, asked.person.choices) if asked.person else None,
             tuple(VQAQuestion(q.text, q.choices) for q in asked.questions),
         )
+        self.backlog = Backlog({model.name: set() for model in experiment.models})
+        self._changed = asyncio.Event()
 
-        def pool(spec: ModelConfig | VLMConfig, make: Callable[[str], Any]) -> Pool:
-            size, vital = cluster.replicas.get(spec.name, 1), isinstance(spec, VLMConfig)
-            return Pool(spec.name, make, size, cluster.in_flight, cluster.attempts, events, vital, self._end)
+        def pool(spec: ModelConfig | VLMConfig, make: Callable[[str, str], Any]) -> Pool:
+            vital = isinstance(spec, VLMConfig)
+            arguments = cluster.in_flight, cluster.attempts, events, vital, self._end, self._changed.set
+            return Pool(spec.name, make, *arguments)
 
+        questions = len(self._questionnaire.all) * experiment.vlm.spec.seconds_per_question
         self._pools = {model.name: pool(model.spec, self._tti(model.spec)) for model in experiment.models}
         self._vqa = pool(experiment.vlm.spec, self._vlm(experiment.vlm.spec))
-        replicas = sum(cluster.replicas.get(name, 1) for name in [*self._pools, experiment.vlm.name])
-        self.width = replicas * cluster.in_flight  #: batches that can be at replicas at once
+        self._costs = {
+            **{m.name: work_of(m.spec, cluster.replicas, BATCH * m.spec.seconds_per_image) for m in experiment.models},
+            experiment.vlm.name: work_of(experiment.vlm.spec, cluster.replicas, BATCH * questions),
+        }
+        self._nodes: Sequence[Node] = nodes_now()
+        replicas = sum(min(places(work, self._nodes), WIDEST) for work in self._costs.values())
+        self.width = max(replicas, 1) * cluster.in_flight  #: batches that can be at replicas at once
+        total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        self._room = HELD * total.get("object_store_memory", 0.0) / max(len(self._nodes), 1)  # bytes
+        self._steering: asyncio.Task[None] | None = None
+        self._stranded = self._away = math.inf  # since when nothing can be done for want of a node; and of the store
+        self._gpu_seconds, self._last_look = 0.0, time.monotonic()
 
-    def _tti(self, spec: ModelConfig) -> Callable[[str], Any]:
-        actor = _remote(TTIActor, spec)
-        store = self._experiment.store
-        return lambda name: actor.remote(name, spec.engine, spec.settings, store, spec.threads, self._log(name))
+    # -- what the Lab calls ---------------------------------------------------------------------------------------
 
-    def _vlm(self, spec: VLMConfig) -> Callable[[str], Any]:
-        actor = _remote(VQAActor, spec)
-        store = self._experiment.store
-        return lambda name: actor.remote(
-            name, spec.engine, spec.settings, self._questionnaire, store, spec.threads, self._log(name)
-        )
+    async def generate(self, batch: Batch) -> tuple[Any, int] | None:
+        """Make and commit a batch of images.
 
-    def _log(self, name: str) -> str:
-        return f"{self._logs}/{name.replace('/', '-')}.log"
-
-    def _need(self, pool: Pool) -> Pool:
-        """Start a pool when the first batch needs it: a model whose images are all there is never loaded."""
-        if not pool.started:
-            pool.start()
-        return pool
-
-    async def generate(self, batch: Batch) -> Any:
-        """Make a batch of images; a reference to their encoded bytes, which stay where they were made."""
+        A reference to their encoded bytes, which stay where they were made, and how many bytes they are; None if there
+        is no room to keep them there until they are asked.
+        """
         task = ImageBatch(
             batch.images, batch.model, batch.prompt.text, batch.prompt.adapter, batch.seeds, batch.image_keys
         )
-        self._need(self._vqa)  # it loads while the first images are made
 
-        async def submit(replica: Replica, first: bool) -> Any:
+        async def submit(replica: Served, first: bool) -> tuple[Any, int] | None:
             await replica.actor.generate.remote(task)
-            commit = replica.actor.commit.options(num_returns=2, concurrency_group=WRITING)
-            blanks, images = commit.remote(task)
-            self._events.blank(batch, await blanks)
-            return images
 
-        return await self._need(self._pools[batch.model]).call(batch.label, "generate", submit)
+            async def commit() -> tuple[Any, tuple[int, int]]:
+                told, images = replica.actor.commit.options(num_returns=2, concurrency_group=WRITING).remote(task)
+                return images, await told
 
-    async def ask(self, batch: Batch, images: Any | None) -> pa.Table:
+            images, (blanks, size) = await self._patiently(commit, replica)
+            self._events.blank(batch, blanks)
+            if size > self._room:
+                return None
+            self._room -= size
+            return images, size
+
+        self._steer_on()
+        return await self._pools[batch.model].call(batch.label, "generate", submit)
+
+    async def ask(self, batch: Batch, images: tuple[Any, int] | None) -> pa.Table:
         """Ask a batch of images (None, or lost on the way: the store's) and commit the answers; returns them."""
         task = AnswerBatch(batch.answers, batch.images, self._experiment.vlm.name, batch.image_keys)
 
-        async def submit(replica: Replica, first: bool) -> pa.Table:
-            return await replica.actor.answer.remote(task, images if first else None)
+        async def submit(replica: Served, first: bool) -> pa.Table:
+            sent = images[0] if images and first else None
+            return await self._patiently(lambda: replica.actor.answer.remote(task, sent), replica)
 
-        return await self._need(self._vqa).call(batch.label, "ask", submit)
+        self._steer_on()
+        try:
+            return await self._vqa.call(batch.label, "ask", submit)
+        finally:
+            if images:
+                self._room += images[1]
+
+    async def wait_for_store(self, error: StoreUnavailable, replica: Served | None = None) -> None:
+        """Wait a while for a store that is full or away: tell once what is waited for, and end the run after too long.
+
+        Raises:
+            Interrupted: the run was told to stop, or has waited for `cluster.wait_seconds`.
+        """
+        now, longest = time.monotonic(), self._experiment.cluster.wait_seconds
+        if self._away == math.inf:
+            self._away = now
+            self._events.note(f"waiting for up to {longest:g} s, nothing is lost: {error}")
+        if now - self._away >= longest:
+            self._end(StoreUnavailable(f"{error} (waited for {now - self._away:.0f} s); the same command goes on then"))
+        if self.stopping:
+            raise Interrupted("stopped while the store was away; the same command goes on where this one was")
+        if replica is not None:
+            replica.moved = now  # it waits; it does not hang
+        await asyncio.sleep(min(1 + (now - self._away) / 10, 15.0, max(longest, 0.1)))
+
+    async def _patiently(self, call: Callable[[], Awaitable[Result]], replica: Served) -> Result:
+        """The result of `call`, which is called again for as long as it ends for want of the store."""
+        while True:
+            try:
+                result = await call()
+            except RayTaskError as error:
+                if not isinstance(error.cause, StoreUnavailable):
+                    raise
+                await self.wait_for_store(error.cause, replica)
+            else:
+                if self._away < math.inf:
+                    self._events.note(f"the store is back after {time.monotonic() - self._away:.0f} s")
+                    self._away = math.inf
+                return result
+
+    # -- looking after it -----------------------------------------------------------------------------------------
+
+    def _steer_on(self) -> None:
+        """Begin to look after the fleet with the first batch: a run for which all is there loads nothing."""
+        self._changed.set()
+        if self._steering is None:
+            self._steering = asyncio.create_task(self._steer())
+            self._steering.add_done_callback(self._steered)
+
+    def _steered(self, task: asyncio.Task[None]) -> None:
+        """An error of ours in here ends the run: without the policy it would wait for ever."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            for pool in (*self._pools.values(), self._vqa):
+                pool.fail(error)
+
+    async def _steer(self) -> None:
+        heard = time.monotonic()
+        while not self.stopping:
+            self._changed.clear()
+            try:
+                self._nodes = await asyncio.wait_for(asyncio.to_thread(nodes_now), timeout=LOOK)
+                heard = time.monotonic()
+            except (TimeoutError, RuntimeError, OSError) as error:  # Ray's clients raise all of these
+                if time.monotonic() - heard > HEADLESS:
+                    self._end(
+                        Interrupted(
+                            f"Ray's head does not answer any more ({error or 'no reply'}); what was in flight is lost, "
+                            "what was committed is kept: start the head again, and the same command goes on"
+                        )
+                    )
+                    return
+                await asyncio.sleep(1.0)
+                continue
+            self._replace_hung()
+            self._apply(self._decide())
+            self._tell()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), timeout=LOOK)
+            await asyncio.sleep(SETTLE)
+
+    def _decide(self) -> Decision:
+        here = {node.name for node in self._nodes}
+        replicas = [
+            Replica(r.name, pool.name, r.node, r.gpus, r.state)
+            for pool in (*self._pools.values(), self._vqa)
+            for r in pool.replicas
+            if r.node in here
+        ]
+        models = [self._work(pool, len(self.backlog.unmade[name])) for name, pool in self._pools.items()]
+        decision = decide(models, self._work(self._vqa, len(self.backlog.unasked)), replicas, self._nodes)
+        waits = any(work.queued for work in models) or bool(self.backlog.unasked)
+        self._strand(models, waits and not replicas and not decision.start)
+        return decision
+
+    def _work(self, pool: Pool, left: int) -> Work:
+        """What is left for a pool, at the costs that were measured where they were."""
+        work = self._costs[pool.name]
+        pinned = work.pinned or (None if pool.seconds or work.seconds else 1)
+        if pool.most is not None:
+            pinned = min(pool.most, pinned or pool.most)
+        return replace(
+            work,
+            queued=0 if pool.broken or pool.stopping else max(left - pool.running, 0),
+            running=pool.running,
+            seconds=pool.seconds or work.seconds or GUESS,
+            load_seconds=pool.load_seconds or work.load_seconds,
+            pinned=pinned,
+            open=self._more,
+            shuns=frozenset(pool.shuns),
+        )
+
+    def _apply(self, decision: Decision) -> None:
+        names = {r.name: (pool, r) for pool in (*self._pools.values(), self._vqa) for r in pool.replicas}
+        for stop in decision.stop:
+            pool, replica = names[stop.replica]
+            pool.end(replica)
+        for start in decision.start:
+            pool = self._vqa if start.model == self._vqa.name else self._pools[start.model]
+            pool.start(start.node, start.gpus)
+        if decision.lines:
+            with suppress(OSError), (self._logs / "fleet.log").open("a", encoding="utf-8") as file:
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                file.writelines(f"{now} {line}\n" for line in decision.lines)
+        for line in decision.lines:
+            self._events.decided(line)
+
+    def _strand(self, models: Sequence[Work], stranded: bool) -> None:
+        """Nothing is at work and nothing can be started: say so, wait for a node, and give up after too long."""
+        now, longest = time.monotonic(), self._experiment.cluster.wait_seconds
+        if not stranded:
+            if self._stranded < math.inf:
+                self._events.note(f"work goes on after {now - self._stranded:.0f} s")
+            self._stranded = math.inf
+            return
+        lacking = [w for w in models if w.queued] or [self._costs[self._vqa.name]]
+        needs = ", ".join(f"{w.name} ({w.gpus:g} GPU, {w.cpus:g} CPU)" for w in lacking)
+        have = f"{sum(node.gpus for node in self._nodes)} GPUs and {sum(node.cpus for node in self._nodes):g} CPUs"
+        told = f"no node can serve what is left: {needs}; the cluster has {have} on {len(self._nodes)} nodes"
+        if self._stranded == math.inf:
+            self._stranded = now
+            self._events.note(f"waiting for up to {longest:g} s for a node, nothing is lost: {told}")
+        if now - self._stranded >= longest:
+            waited = f"waited for {now - self._stranded:.0f} s"
+            self._end(Interrupted(f"{told} ({waited}); the same command goes on where this one was"))
+
+    def _replace_hung(self) -> None:
+        """End replicas that have done nothing for far too long; who was in line is tried elsewhere."""
+        now, least = time.monotonic(), self._experiment.cluster.hang_seconds
+        for pool in (*self._pools.values(), self._vqa):
+            for replica in list(pool.replicas):
+                if not (replica.line or not replica.ready):
+                    continue
+                cost = self._costs[pool.name]
+                usual = (pool.seconds or cost.seconds) if replica.ready else (pool.load_seconds or cost.load_seconds)
+                if now - replica.moved > max(least, VAIN * usual):
+                    doing = f"with {replica.line[0]}" if replica.line else "while it loaded"
+                    pool.lose(replica, f"it hung for {now - replica.moved:.0f} s {doing} (cluster.hang_seconds)")
+
+    def _tell(self) -> None:
+        """Where everything runs, how much is left of what, and how much of the GPUs' time was work."""
+        now = time.monotonic()
+        self._gpu_seconds += sum(node.gpus for node in self._nodes) * (now - self._last_look)
+        self._last_look = now
+        pools = (*self._pools.values(), self._vqa)
+        busy = sum(pool.busy * self._costs[pool.name].gpus for pool in pools)
+        left = {
+            **{n: len(batches) for n, batches in self.backlog.unmade.items()},
+            self._vqa.name: len(self.backlog.unasked),
+        }
+        self._events.fleet(
+            gpu_idle=max(1 - busy / self._gpu_seconds, 0.0) if self._gpu_seconds else None,
+            models={
+                pool.name: {
+                    "left": left[pool.name],
+                    "done": pool.done,
+                    "replicas": len(pool.replicas),
+                    "rate": sum(replica.ready for replica in pool.replicas) / pool.seconds if pool.seconds else 0.0,
+                }
+                for pool in pools
+            },
+            replicas={
+                r.name: {"node": r.node, "state": r.state, "done": r.done} for pool in pools for r in pool.replicas
+            },
+        )
 
     def _end(self, fault: SeesawError) -> None:
         """Begin nothing more: somebody has to do something about this, and had better hear of it now than in days."""
@@ -361,20 +336,55 @@ class Fleet:
             pool.stop()
 
     async def close(self) -> None:
+        if self._steering is not None:
+            self._steering.cancel()
         await asyncio.gather(*(pool.close() for pool in (*self._pools.values(), self._vqa)))
 
+    # -- actors ---------------------------------------------------------------------------------------------------
 
-def _remote(cls: type, spec: ModelConfig | VLMConfig) -> Any:
-    """The class as a Ray actor with what its YAML asks for. Ray must not restart it: the pool does, and counts."""
+    def _tti(self, spec: ModelConfig) -> Callable[[str, str], Any]:
+        start = _remote(TTIActor, spec)
+        store = self._experiment.store
+        return lambda name, node: start(node, name, spec.engine, spec.settings, store, spec.threads, self._log(name))
+
+    def _vlm(self, spec: VLMConfig) -> Callable[[str, str], Any]:
+        start = _remote(VQAActor, spec)
+        store = self._experiment.store
+        return lambda name, node: start(
+            node, name, spec.engine, spec.settings, self._questionnaire, store, spec.threads, self._log(name)
+        )
+
+    def _log(self, name: str) -> str:
+        return f"{self._logs}/{name.replace('/', '-')}.log"
+
+
+def nodes_now() -> list[Node]:
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [
+        Node(
+            n["NodeID"],
+            int(n["Resources"].get("GPU", 0)),
+            math.inf,
+            n["Resources"].get("CPU", 0.0),
+            n["Resources"].get("memory", math.inf) / 1e9,
+        )
+        for n in found
+        if n["Alive"]
+    ]
+
+
+def _remote(cls: type, spec: ModelConfig | VLMConfig) -> Callable[..., Any]:
+    """Starts the class as a Ray actor on a node, with what its YAML asks for.
+
+    Ray must not restart it: the pool does, and counts.
+    """
     options: dict[str, Any] = {"num_cpus": spec.cpus, "num_gpus": spec.gpus, "max_restarts": 0, "max_task_retries": 0}
     if cls is TTIActor:
         options["concurrency_groups"] = {WRITING: 1}
-    return ray.remote(**options)(cls)
+    actor: Any = ray.remote(**options)(cls)
 
+    def start(node: str, *arguments: Any) -> Any:
+        here = NodeAffinitySchedulingStrategy(node, soft=False)
+        return actor.options(scheduling_strategy=here).remote(*arguments)
 
-def _brief(error: BaseException | None) -> str:
-    printable = "".join(
-        c if c.isprintable() or c == "\n" else " " for c in without_secrets(str(error))
-    )  # no escape codes of others
-    lines = [line.strip() for line in printable.splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+    return start

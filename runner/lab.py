@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from experiments.lab import Answers, Observations, all_of
 from experiments.prompts import Prompt
 from experiments.questionnaire import observations_of, read_replies
-from results.errors import BatchFailed, ConfigError, StoreError, nearest
+from results.errors import BatchFailed, ConfigError, StoreError, StoreUnavailable, nearest
 from results.identity import batch_size
 from results.store import Store
 from runner.config import ModelConfig
@@ -22,6 +22,8 @@ from runner.fleet import Fleet
 from runner.plan import Batch, batches_of
 
 __all__ = ["FleetLab"]
+
+LEAST = 128  #: cells of a model in flight: a node that joins finds work for it
 
 
 class FleetLab:
@@ -41,10 +43,11 @@ class FleetLab:
         self._failed: dict[str, BatchFailed] = {}  #: what was set aside in this run is not tried again in it
         self._failed_cells: set[tuple[str, str]] = set()
         self._withheld: dict[tuple[str, str], Observations] = {}
-        self._flight: dict[str, asyncio.Task[Answers]] = {}
+        self._flight: dict[str, tuple[asyncio.Task[Answers], asyncio.Event]] = {}
         width = fleet.width
-        self._cells = {name: asyncio.Semaphore(2 * width + 2) for name in self._models}
-        self._batches = asyncio.Semaphore(4 * width)
+        self._cells = {name: asyncio.Semaphore(max(2 * width, LEAST) + 2) for name in self._models}
+        self._makes = {name: asyncio.Semaphore(2 * width) for name in self._models}
+        self._asks = asyncio.Semaphore(2 * width)
         self._reads = asyncio.Semaphore(16)
 
     async def observe(self, model: str, prompts: Sequence[Prompt], images: int) -> list[Observations]:
@@ -63,9 +66,16 @@ class FleetLab:
         return await all_of(cells)
 
     async def _cell(self, model: Served[ModelConfig], prompt: Prompt, images: int) -> Observations:
-        async with self._cells[model.name]:
-            batches = batches_of(self._experiment, model, prompt, images)
-            results = await asyncio.gather(*(self._shared(b) for b in batches), return_exceptions=True)
+        batches = batches_of(self._experiment, model, prompt, images)
+        for batch in batches:
+            self._left(batch)
+        async with self._cells[model.name]:  # held until the images are made: models do not wait for the VLM
+            flights = [self._shared(batch) for batch in batches]
+            for _, made in flights:
+                await made.wait()
+        results = await asyncio.gather(*(asyncio.shield(task) for task, _ in flights), return_exceptions=True)
+        for batch in batches:
+            self._left(batch)  # where another model of the same identity has made it, too
         parts, failures = [], []
         for batch, result in zip(batches, results, strict=True):
             if isinstance(result, BatchFailed):
@@ -91,60 +101,84 @@ class FleetLab:
             found.setdefault(model, []).append(cell)
         return found
 
-    async def _shared(self, batch: Batch) -> Answers:
-        """One task a batch, however many ask for it at once."""
+    def _left(self, batch: Batch) -> None:
+        """Tell the fleet of a batch that is to be made or asked, as far as is known."""
+        unmade, unasked = self._fleet.backlog.unmade[batch.model], self._fleet.backlog.unasked
+        unmade.discard(batch.answers)
+        unasked.discard(batch.answers)
+        if batch.answers not in self._answers and batch.answers not in self._failed:
+            (unasked if batch.images in self._images else unmade).add(batch.answers)
+
+    def _shared(self, batch: Batch) -> tuple[asyncio.Task[Answers], asyncio.Event]:
+        """One task a batch, however many ask for it at once, and what tells that its images are made."""
+        flight = self._flight.get(batch.answers)
+        if flight is not None:
+            self._events.reused(images=len(batch.index))
+            return flight
+        made = asyncio.Event()
+        task = asyncio.create_task(self._batch(batch, made))
+        self._flight[batch.answers] = task, made
+
+        def landed(_: asyncio.Task[Answers]) -> None:
+            made.set()
+            del self._flight[batch.answers]
+
+        task.add_done_callback(landed)
+        return task, made
+
+    async def _batch(self, batch: Batch, made: asyncio.Event) -> Answers:
         if batch.answers in self._failed:
             self._events.reused(images=0)
             raise self._failed[batch.answers]
-        task = self._flight.get(batch.answers)
-        if task is not None:
-            self._events.reused(images=len(batch.index))
-        else:
-            task = asyncio.create_task(self._batch(batch))
-            self._flight[batch.answers] = task
-            task.add_done_callback(lambda _: self._flight.pop(batch.answers, None))
-        return await asyncio.shield(task)
-
-    async def _batch(self, batch: Batch) -> Answers:
         if batch.answers in self._answers:
             held = await self._held(batch)
             if held is not None:
                 self._events.reused(images=len(batch.index))
                 return held
-        async with self._batches:
-            try:
-                replies = await self._replies(batch)
-                read = self._read(batch, replies)
-            except BatchFailed as error:
-                self._set_aside(batch, error)
-                raise
-            except StoreError as error:  # answers that are there, and are none
-                failed = BatchFailed(str(error), stage="read", error="StoreError", attempts=1)
-                self._set_aside(batch, failed)
-                raise failed from error
-            self._answers.add(batch.answers)
-            self._events.answers(pc.sum(pc.not_equal(replies["question"], "")).as_py() or 0)
-            return read
+        try:
+            replies = await self._replies(batch, made)
+            read = self._read(batch, replies)
+        except BatchFailed as error:
+            self._set_aside(batch, error)
+            raise
+        except StoreError as error:  # answers that are there, and are none
+            failed = BatchFailed(str(error), stage="read", error="StoreError", attempts=1)
+            self._set_aside(batch, failed)
+            raise failed from error
+        self._answers.add(batch.answers)
+        self._left(batch)
+        self._events.answers(pc.sum(pc.not_equal(replies["question"], "")).as_py() or 0)
+        return read
 
     def _set_aside(self, batch: Batch, error: BatchFailed) -> None:
         self._failed[batch.answers] = error
+        self._left(batch)
         self._events.failed(batch, error)
 
-    async def _replies(self, batch: Batch) -> pa.Table:
+    async def _replies(self, batch: Batch, made: asyncio.Event) -> pa.Table:
         """Make what the store lacks of a batch's images, and ask them."""
         if batch.images in self._images:
-            self._events.images(held=len(batch.index))
+            made.set()
             try:
-                return await self._fleet.ask(batch, None)
+                async with self._asks:
+                    replies = await self._fleet.ask(batch, None)
             except BatchFailed as error:
                 if error.error not in ("StoreError", "FileNotFoundError"):
                     raise
                 self._images.discard(batch.images)
+                self._left(batch)
                 self._events.note(f"{error}; {self._moved(batch.images)} and made again")
-        images = await self._fleet.generate(batch)
+            else:
+                self._events.images(held=len(batch.index))
+                return replies
+        async with self._makes[batch.model]:
+            images = await self._fleet.generate(batch)
         self._images.add(batch.images)
+        self._left(batch)
+        made.set()
         self._events.images(made=len(batch.index))
-        return await self._fleet.ask(batch, images)
+        async with self._asks:
+            return await self._fleet.ask(batch, images)
 
     def _moved(self, shard: str) -> str:
         try:
@@ -155,13 +189,19 @@ class FleetLab:
     async def _held(self, batch: Batch) -> Answers | None:
         """The answers that the store holds; None (and the shard moved aside) if they cannot be trusted."""
         async with self._reads:
-            try:
-                return self._read(batch, await asyncio.to_thread(self._store.read, batch.answers))
-            except FileNotFoundError:
-                self._events.note(f"{batch.answers} vanished from the store; it is asked again")
-            except StoreError as error:
-                self._events.note(f"{error}; moved to {self._store.quarantine(batch.answers)} and asked again")
+            while True:
+                try:
+                    return self._read(batch, await asyncio.to_thread(self._store.read, batch.answers))
+                except StoreUnavailable as error:
+                    await self._fleet.wait_for_store(error)
+                    continue
+                except FileNotFoundError:
+                    self._events.note(f"{batch.answers} vanished from the store; it is asked again")
+                except StoreError as error:
+                    self._events.note(f"{error}; moved to {self._store.quarantine(batch.answers)} and asked again")
+                break
         self._answers.discard(batch.answers)
+        self._left(batch)
         return None
 
     def _read(self, batch: Batch, replies: pa.Table) -> Answers:

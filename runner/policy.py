@@ -19,6 +19,7 @@ from runner.room import TINY, Node, Replica, Room, Work, places
 __all__ = ["Decision", "Keep", "Start", "Stop", "decide"]
 
 PAYS = 0.25  #: a further replica must take over this much work, in units of its load and a batch
+PAYS_CPU = 4.0  #: the same of one that needs no GPU: its load takes CPU from those at work
 WORTH = 30.0  #: images that wait are worth a swap of the VLM between models if they outweigh its load so often
 SLACK = 1.5  #: the VLM gives its GPU up if it would idle for longer than this many times the two loads of a move
 
@@ -103,6 +104,8 @@ class _Draft:
             self._rooms[replica.node].take(work, replica.gpus)
             if replica.state != "draining" and replica.model in self._count:
                 self._count[replica.model] += 1
+        for name, count in self._count.items():  # what runs has its places, whatever has been said of them since
+            self._places[name] = max(self._places[name], count)
         self._total = {
             "gpus": float(sum(node.gpus for node in self.nodes)),
             "cpus": sum(node.cpus for node in self.nodes),
@@ -261,7 +264,8 @@ class _Draft:
         """Seconds of work that one more replica would do before all `seconds` are done; 0 if that does not pay."""
         count = self._count[work.name]
         share = (seconds - count * work.load_seconds) / (count + 1)
-        return share if share >= PAYS * (work.load_seconds + work.seconds) or not count else 0.0
+        pays = PAYS if work.gpus else PAYS_CPU
+        return share if share >= pays * (work.load_seconds + work.seconds) or not count else 0.0
 
     def _place(self, work: Work) -> tuple[Room, tuple[int, ...]] | None:
         """Where a replica fits right now."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from runner.events import Counts
 
-__all__ = ["FIGURES", "display", "recorded"]
+__all__ = ["FIGURES", "display", "fleet_lines", "recorded"]
 
 Show = Callable[[str, Mapping[str, Any], Counts], None]
 FIGURES = "progress.json"  #: in logs/ of a run directory
@@ -34,16 +34,14 @@ def display(stream: TextIO) -> Show:
 
 
 def recorded(path: Path, show: Show) -> Show:
-    """`show`, which also keeps in `path` where the run stands: time, figures in words, and replicas that are ready."""
-    pace, replicas = _Pace(), set[str]()
+    """`show`, which also keeps in `path` where the run stands: time, figures in words, and what the fleet last told."""
+    pace, fleet = _Pace(), dict[str, Any]()
     last = 0.0
 
     def told(kind: str, fields: Mapping[str, Any], counts: Counts) -> None:
         nonlocal last
-        if kind == "replica":
-            replicas.add(fields["name"])
-        elif kind == "lost":
-            replicas.discard(fields["name"])
+        if kind == "fleet":
+            fleet.update(fields)
         figures = pace(counts)
         if time.monotonic() - last >= _KEPT or kind in ("start", "end"):
             last = time.monotonic()
@@ -51,7 +49,7 @@ def recorded(path: Path, show: Show) -> Show:
             about = {"time": time.time(), "figures": _figures(counts, *figures), "counts": numbers}
             with suppress(OSError):  # a full disk: what counts is the work
                 aside = path.with_suffix(".tmp")
-                aside.write_text(json.dumps({**about, "replicas": sorted(replicas)}), encoding="utf-8")
+                aside.write_text(json.dumps({**about, "fleet": fleet}), encoding="utf-8")
                 aside.replace(path)
         show(kind, fields, counts)
 
@@ -94,6 +92,23 @@ def _figures(counts: Counts, rate: float, left: float) -> str:
         mitigations = f"{counts.mitigations_done}/{counts.mitigations} mitigations done, {counts.steps} steps; "
         return f"{mitigations}{told}{reused:.0%} of what they look at is reused; {rate:.1f} images/s{failures}"
     return f"{told}{rate:.1f} images/s, {_left(left)}{failures}"
+
+
+def fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
+    """What is left for whom and who runs where, a line a model; nothing before the fleet has told."""
+    lines = []
+    for model, about in fleet.get("models", {}).items():
+        where = Counter(
+            f"{replica['node']} ({replica['state']})"
+            for name, replica in fleet["replicas"].items()
+            if name.rpartition("-")[0] == model
+        )
+        told = ", ".join(f"{count} on {place}" for place, count in sorted(where.items())) or "no replica"
+        rate = f", {about['rate']:.3g} batches/s" if about["rate"] else ""
+        lines.append(f"{model}: {about['done']:,} batches done, {about['left']:,} left{rate}; {told}")
+    if fleet.get("gpu_idle") is not None:
+        lines.append(f"GPUs idle: {fleet['gpu_idle']:.0%} of their time, loading included")
+    return lines
 
 
 def _said(kind: str, fields: Mapping[str, Any]) -> str | None:

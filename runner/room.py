@@ -34,6 +34,7 @@ class Work:
     memory_gb: float = 0.0  #: of the node
     pinned: int | None = None  #: exactly so many replicas, while there is work and room
     open: bool = False  #: more may come when answers are in, as in a mitigation: an idle replica is worth its load
+    shuns: frozenset[str] = frozenset()  #: nodes on which it cannot load
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,13 @@ def places(work: Work, nodes: Sequence[Node]) -> int:
     count = 0
     for node in nodes:
         room = math.inf
+        if node.name in work.shuns:
+            continue
         if work.gpus:
             if work.gpu_gb > node.gpu_gb + TINY:
                 continue
-            by_memory = math.inf if work.gpu_gb == 0 else math.floor(node.gpu_gb / work.gpu_gb + TINY)
+            unbounded = not work.gpu_gb or node.gpu_gb == math.inf
+            by_memory = math.inf if unbounded else math.floor(node.gpu_gb / work.gpu_gb + TINY)
             shared = min(math.floor(1 / work.gpus + TINY), by_memory)
             room = node.gpus * shared if work.gpus < 1 else node.gpus // math.ceil(work.gpus)
         for need, have in ((work.cpus, node.cpus), (work.memory_gb, node.memory_gb)):
@@ -97,6 +101,8 @@ class Room:
 
     def find(self, work: Work) -> tuple[int, ...] | None:
         """GPUs for one more replica, the fullest that will do; None if it does not fit."""
+        if self.node.name in work.shuns:
+            return None
         if work.cpus > self.cpus + TINY or work.memory_gb > self.memory_gb + TINY:
             return None
         if not work.gpus:

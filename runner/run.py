@@ -22,6 +22,7 @@ from runner.events import Counts, Events
 from runner.fleet import Fleet
 from runner.job import Job
 from runner.lab import FleetLab
+from runner.metrics import exported
 from runner.plan import make_plan
 from runner.progress import FIGURES, recorded
 from runner.rundir import RunDirectory
@@ -38,8 +39,8 @@ def run(job: Job, show: Callable[[str, Mapping[str, Any], Counts], None]) -> int
     """
     experiment = job.experiment
     store, directory = Store(experiment.store), RunDirectory(job)
-    events = Events(recorded(directory.logs / FIGURES, show))
-    with directory.claimed():
+    with directory.claimed(), exported(experiment.cluster.metrics, show) as shown:
+        events = Events(recorded(directory.logs / FIGURES, shown))
         plan = make_plan(experiment, store)
         if job.held(plan) and directory.finished():
             report = directory.path / "report" / "index.html"
@@ -138,7 +139,7 @@ def _lacking(counts: Counts, directory: RunDirectory) -> str:
 async def _observe(job: Job, store: Store, directory: RunDirectory, events: Events) -> None:
     """Let the job observe. The first SIGINT or SIGTERM lets what is in flight finish; the second stops at once."""
     experiment = job.served
-    fleet = Fleet(experiment, directory.logs, events)
+    fleet = Fleet(experiment, directory.logs, events, open=job.command == "mitigate")
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def stop() -> None:

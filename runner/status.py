@@ -22,7 +22,7 @@ from results.secrets import first_line
 from results.store import Store
 from runner.experiment import load_experiment
 from runner.plan import make_plan
-from runner.progress import FIGURES
+from runner.progress import FIGURES, fleet_lines
 
 __all__ = ["follow", "show_status", "show_verify"]
 
@@ -70,7 +70,9 @@ def show_status(run: Path, as_json: bool) -> None:
         known = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(outcomes.items()))
         console.print(f"  mitigations: {known or 'no outcomes yet'}; of what a sweep, its first step, looks at:")
     if state == "running":
-        console.print(f"  {escape(_progress(run).get('figures', 'no figures yet'))}")
+        progress = _progress(run)
+        for line in [progress.get("figures", "no figures yet"), *fleet_lines(progress.get("fleet", {}))]:
+            console.print(f"  {escape(line)}")
     for m in plan.models:
         console.print(
             f"  {escape(m.name)}: {m.answers_held / m.batches:.1%} done; of {m.batches:,} batches {m.images_held:,} "
@@ -93,6 +95,8 @@ def follow(run: Path) -> None:
         if about and about["figures"] != last:
             last = about["figures"]
             console.print(f"{time.strftime('%H:%M:%S', time.localtime(about['time']))} {escape(last)}")
+            for line in fleet_lines(about.get("fleet", {})):
+                console.print(f"         {escape(line)}")
         time.sleep(_LOOK)
     show_status(run, as_json=False)
 

@@ -10,7 +10,7 @@ import ray
 
 from results.errors import BatchFailed, EnvironmentFault, Interrupted
 from runner.events import Events
-from runner.fleet import Pool
+from runner.pool import Pool
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -47,17 +47,26 @@ def cluster():
 
 
 def run(scenario, names, size=1, in_flight=2, attempts=3):
-    """Run `scenario(pool, events)` on a pool whose n-th replica has the n-th of `names`, the last repeating."""
+    """Run `scenario(pool, events)` on a pool whose n-th replica has the n-th of `names`, the last repeating.
+
+    It is kept at `size` replicas, as the fleet would.
+    """
     made = iter(names)
     last = names[-1]
 
-    def make(_: str):
+    def make(_: str, node: str):
         return ray.remote(num_cpus=0.1, max_restarts=0)(Worker).remote(next(made, last))
 
     async def main():
         events = Events(lambda kind, fields, counts: None)
-        pool = Pool("pool", make, size, in_flight, attempts, events)
-        pool.start()
+
+        def keep() -> None:
+            while len(pool.replicas) < size and pool.most is None and not (pool.shuns or pool.broken or pool.stopping):
+                pool.start()
+
+        loop = asyncio.get_running_loop()
+        pool = Pool("pool", make, in_flight, attempts, events, changed=lambda: loop.call_soon(keep))
+        keep()
         try:
             return await scenario(pool, events)
         finally:
@@ -126,7 +135,7 @@ def test_told_to_stop_it_finishes_what_runs_and_begins_nothing():
     async def scenario(pool, events):
         running = asyncio.create_task(call(pool, "slow"))
         waiting = [asyncio.create_task(call(pool, "slow", f"slow {i}")) for i in range(3)]
-        while not any(replica.line for replica in pool._replicas):
+        while not any(replica.line for replica in pool.replicas):
             await asyncio.sleep(0.01)
         pool.stop()
         assert (await running).startswith("slow by")

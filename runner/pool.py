@@ -1,0 +1,370 @@
+"""A pool: the replicas of one model, and who does which batch when one of them dies, hangs or has to go.
+
+How many replicas there are and where is not decided here (`runner.policy`, through `runner.fleet`). A batch waits for a
+free slot of any replica. The batch that a replica held when it died is tried again elsewhere, a bounded number of
+times, and then set aside as `BatchFailed`. A pool whose replicas die on end, as they load or whatever they do, is
+broken, and says why: a cluster does not crash in a loop for days.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, RayTaskError
+
+from results.errors import BatchFailed, EnvironmentFault, Interrupted, SeesawError
+from results.secrets import without_secrets
+from runner.events import Events
+from runner.room import State
+
+__all__ = ["Pool", "Replica", "brief"]
+
+Result = TypeVar("Result")
+BARREN = 5  #: batches in a row that fail for good before the next are tried once only: calls may cost money
+STILLBORN = 3  #: replicas in a row that may die while they load
+
+
+@dataclass(eq=False)
+class Replica:
+    """`line` has the batches that are at the replica, the one that runs first, until all of it is done and written."""
+
+    name: str
+    node: str = ""
+    gpus: tuple[int, ...] = ()  #: of the node, as the policy counts them; which they are is Ray's choice
+    actor: Any = None
+    alive: bool = True
+    ready: bool = False
+    leaving: bool = False  #: it gets nothing more, and ends when its line is empty
+    line: list[str] = field(default_factory=list)
+    suspects: tuple[str, ...] = ()  #: the line when it died: any of them may have done it
+    busy: float = 0.0  #: seconds with a batch
+    done: int = 0  #: batches
+    warming: float = 0.0  #: seconds of `busy` until its first batch was done, which are not what a batch takes
+    moved: float = field(default_factory=time.monotonic)  #: when it was started, loaded, or its line last moved
+    _kept_for: str = ""
+    _change: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def state(self) -> State:
+        if self.leaving:
+            return "draining"
+        return "loading" if not self.ready else "busy" if self.line else "idle"
+
+    async def enter(self, label: str, alone: bool) -> bool:
+        """Join the line; `alone`: once it is empty, and nobody joins until `leave`. False if it takes nothing more."""
+        while self._open and self._kept_for not in ("", label):
+            await self._change.wait()
+        if alone and self._open:
+            self._kept_for = label
+        while alone and self._open and self.line:
+            await self._change.wait()
+        if not self._open:
+            return False
+        if not self.line:
+            self.moved = time.monotonic()
+        self.line.append(label)
+        return True
+
+    def leave(self, label: str, done: bool) -> None:
+        if label in self.line:
+            now = time.monotonic()
+            self.busy += now - self.moved
+            self.moved = now
+            self.done += done
+            if done and self.done == 1:
+                self.warming = self.busy
+            self.line.remove(label)
+        if self._kept_for == label:
+            self._kept_for = ""
+        self.tell()
+
+    def died(self) -> None:
+        self.alive, self.suspects = False, tuple(self.line)
+        self.tell()
+
+    @property
+    def _open(self) -> bool:
+        return self.alive and not self.leaving
+
+    def tell(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
+
+
+class Pool:
+    """Replicas of one actor. `make(name, node)` starts one; its `load` must return before it gets work.
+
+    Who is in line at a replica that dies may have killed it. One alone is charged with it; several are not, and each is
+    tried again alone, so that a batch is set aside for nothing but its own doing. Nobody is charged with a node's end.
+
+    Replicas that die on end break a pool. A `vital` one (the VLM's) ends the run with that; any other fails what it is
+    given from then on. `fatal` is told at once of what no retry mends: a wrong setting, a machine that cannot do it.
+    `changed` is told whenever the policy may see things differently.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[str, str], Any],
+        in_flight: int,
+        attempts: int,
+        events: Events,
+        vital: bool = True,
+        fatal: Callable[[SeesawError], None] = lambda _: None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._fatal, self._changed = fatal, changed
+        self.name, self._make, self._in_flight, self._attempts = name, make, in_flight, attempts
+        self._events, self._vital = events, vital
+        self._slots: asyncio.Queue[Replica | None] = asyncio.Queue()  # None wakes whoever waits in a broken pool
+        self.replicas: list[Replica] = []
+        self.shuns: set[str] = set()  #: nodes on which it cannot load
+        self.most: int | None = None  #: replicas, once so many died that no more are started
+        self.load_seconds: float | None = None  #: of the last replica that loaded, its process' start included
+        self._starting: set[asyncio.Task[None]] = set()
+        self._made = self._stillborn = self._fruitless = 0  # the last two: deaths since anything went right
+        self._barren = 0  # batches in a row that were set aside
+        self._busy, self._done = 0.0, 0  # of replicas that are gone
+        self._warm_busy, self._warm_done = 0.0, 0  # the same without first batches
+        self._broken: BaseException | None = None
+        self.stopping = False
+
+    @property
+    def broken(self) -> bool:
+        return self._broken is not None
+
+    @property
+    def running(self) -> int:
+        """Batches that are at replicas."""
+        return sum(len(replica.line) for replica in self.replicas)
+
+    @property
+    def busy(self) -> float:
+        """Seconds that its replicas had a batch, all together."""
+        return self._busy + sum(replica.busy for replica in self.replicas)
+
+    @property
+    def done(self) -> int:
+        """Batches that its replicas did."""
+        return self._done + sum(replica.done for replica in self.replicas)
+
+    @property
+    def seconds(self) -> float | None:
+        """What a batch takes a replica that has done its first, as measured; None before the second."""
+        busy = self._warm_busy + sum(replica.busy - replica.warming for replica in self.replicas if replica.done)
+        done = self._warm_done + sum(replica.done - 1 for replica in self.replicas if replica.done)
+        return busy / done if done else None
+
+    def start(self, node: str = "", gpus: tuple[int, ...] = ()) -> None:
+        """Start one replica; it loads in the background, and work waits for it."""
+        self._made += 1
+        replica = Replica(f"{self.name}-{self._made}", node, gpus)
+        self.replicas.append(replica)
+        task = asyncio.create_task(self._load(replica))
+        self._starting.add(task)
+        task.add_done_callback(self._loaded)
+
+    def end(self, replica: Replica) -> None:
+        """Give a replica nothing more, and end it once it has done what it has begun."""
+        replica.leaving = True
+        replica.tell()
+        if not replica.line and replica.ready:
+            self._forget(replica)
+            ray.kill(replica.actor)
+
+    async def call(self, label: str, stage: str, submit: Callable[[Replica, bool], Awaitable[Result]]) -> Result:
+        """Run `submit(replica, first)` on a free replica; `first` is False once a try has failed.
+
+        Raises:
+            BatchFailed: after `attempts` deaths or errors.
+            Interrupted: the pool was told to stop before this began.
+            SeesawError: the pool cannot serve at all.
+        """
+        last: BaseException | None = None
+        tries, suspect = 0, False
+        while tries < (1 if self._barren >= BARREN else self._attempts):
+            replica = await self._slot()
+            done = False
+            try:
+                if not await replica.enter(label, alone=suspect) or self.stopping:
+                    continue
+                tries += 1
+                result = await submit(replica, last is None)
+            except RayActorError as error:
+                last = error
+                self._lost(replica, error)
+                if _node_left(error):
+                    tries -= 1
+                else:
+                    suspect = True
+                    tries -= replica.suspects != (label,)
+            except RayError as error:
+                last = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+                if isinstance(last, SeesawError) and last.exit_code in (2, 4):
+                    self._fatal(last)
+                    raise last from None
+                self._events.note(f"{label}: {stage} failed on {replica.name} (try {tries}): {brief(last)}")
+            else:
+                self._fruitless = self._barren = 0
+                done = True
+                return result
+            finally:
+                replica.leave(label, done)
+                if replica.alive and replica.leaving:
+                    if not replica.line:
+                        self.end(replica)
+                elif replica.alive:
+                    self._slots.put_nowait(replica)
+                if not replica.line:
+                    self._changed()
+        assert last is not None
+        kind = "died" if isinstance(last, RayActorError) else type(last).__name__
+        self._barren += 1
+        raise BatchFailed(brief(last), stage=stage, error=kind, attempts=tries)
+
+    async def _slot(self) -> Replica:
+        while True:
+            if self.stopping:
+                raise Interrupted("stopped on request; the same command goes on where this one was")
+            replica = await self._slots.get()
+            if replica is None:
+                self._slots.put_nowait(None)
+                if isinstance(self._broken, BatchFailed):
+                    raise BatchFailed(str(self._broken), stage="load", error="died", attempts=self._broken.attempts)
+                if self._broken is not None:
+                    raise self._broken
+                raise Interrupted("stopped on request; the same command goes on where this one was")
+            if replica.alive and not replica.leaving and not self.stopping:
+                return replica
+
+    def _loaded(self, task: asyncio.Task[None]) -> None:
+        """A replica's start that ended in an error of ours must end the run, not leave it waiting for a replica."""
+        self._starting.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+        self._changed()
+
+    async def _load(self, replica: Replica) -> None:
+        """Start one replica and wait until it has loaded; its death here counts as fruitless."""
+        try:
+            replica.actor = self._make(replica.name, replica.node)
+            about = await replica.actor.load.remote()
+        except RayActorError as error:
+            self._lost(replica, error)
+        except RayError as error:
+            cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+            if not isinstance(cause, SeesawError):  # a device that its last process still holds, perhaps
+                self._lost(replica, cause)
+                return
+            replica.died()
+            self._forget(replica)
+            ray.kill(replica.actor)
+            self.shuns.add(replica.node)
+            self._do_without(cause)
+        else:
+            now = time.monotonic()
+            self.load_seconds, replica.moved = now - replica.moved, now
+            replica.ready, self._stillborn = True, 0
+            self._events.replica(self.name, replica.name, about)
+            if replica.leaving:
+                self.end(replica)
+            for _ in range(self._in_flight):
+                self._slots.put_nowait(replica)
+
+    def lose(self, replica: Replica, reason: str) -> None:
+        """Kill a replica that does not answer; who is in line learns of it as of any other death."""
+        self._lost(replica, RayActorError(error_msg=reason))
+
+    def _lost(self, replica: Replica, error: BaseException) -> None:
+        """A replica is gone: note it once, and do without unless the next may get somewhere."""
+        if not replica.alive:
+            return
+        replica.died()
+        self._forget(replica)
+        if replica.actor is not None:
+            ray.kill(replica.actor)  # Ray also reports an actor as lost that it cannot reach; it must not live on
+        self._changed()
+        if self.stopping:
+            return
+        self._events.lost(replica.name, brief(error))
+        self._fruitless += 1
+        self._stillborn += not (replica.ready or _node_left(error))
+        most = 2 * self._attempts + (len(self.replicas) + 1) * self._in_flight  # who was in line may die again, alone
+        if self._stillborn < STILLBORN and self._fruitless < most:
+            return
+        deaths = f"{STILLBORN} replicas in a row died while they loaded"
+        if self._stillborn < STILLBORN:
+            deaths = f"{self._fruitless} replicas in a row died without finishing a batch"
+        message = f"{self.name}: {deaths}; the last: {brief(error)}; see logs/ in the run directory"
+        self.most = len(self.replicas)
+        if self._vital:
+            self._do_without(EnvironmentFault(message))
+        else:  # one model that crashes fails its own cells, and the others go on
+            self._do_without(BatchFailed(message, stage="load", error="died", attempts=self._made))
+
+    def _forget(self, replica: Replica) -> None:
+        if replica in self.replicas:
+            self.replicas.remove(replica)
+            self._busy += replica.busy
+            self._done += replica.done
+            if replica.done:
+                self._warm_busy += replica.busy - replica.warming
+                self._warm_done += replica.done - 1
+
+    def _do_without(self, fault: SeesawError) -> None:
+        """No replica takes this one's place: go on with those that are left, and end the run if there are none."""
+        if self.replicas:
+            self._events.note(f"going on with {len(self.replicas)} of {len(self.replicas) + 1} replicas: {fault}")
+        else:
+            self.fail(fault)
+
+    def fail(self, error: BaseException) -> None:
+        """Serve nothing any more, and say why to whoever asks."""
+        self._broken = self._broken or error
+        self._slots.put_nowait(None)
+        if isinstance(error, SeesawError) and not isinstance(error, BatchFailed):
+            self._fatal(error)
+
+    async def metrics(self) -> None:
+        """Tell what the engines of living replicas measured of themselves."""
+        for replica in [r for r in self.replicas if r.ready]:
+            try:
+                figures = await asyncio.wait_for(replica.actor.metrics.remote(), timeout=10)
+            except (RayError, TimeoutError) as error:
+                self._events.note(f"{replica.name} does not tell its metrics: {brief(error)}")
+            else:
+                numbers = {k: v for k, v in dict(figures or {}).items() if isinstance(v, (int, float))}
+                self._events.metrics(replica.name, numbers)
+
+    def stop(self) -> None:
+        """Begin nothing more; what is in flight may finish."""
+        self.stopping = True
+        self._slots.put_nowait(None)
+
+    async def close(self) -> None:
+        """End every replica's process."""
+        self.stop()
+        for task in list(self._starting):
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        for replica in self.replicas:
+            if replica.actor is not None:
+                ray.kill(replica.actor)
+        self.replicas.clear()
+
+
+def _node_left(error: BaseException) -> bool:
+    """Whether a replica died with its node: nobody's doing."""
+    return isinstance(error, ActorUnschedulableError) or "node has died" in str(error)
+
+
+def brief(error: BaseException | None) -> str:
+    """The first line of an error without secrets and escape codes, at most 300 letters."""
+    printable = "".join(c if c.isprintable() or c == "\n" else " " for c in without_secrets(str(error)))
+    lines = [line.strip() for line in printable.splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]
