@@ -7,13 +7,15 @@ import re
 
 __all__ = ["first_line", "without_secrets"]
 
-_VARIABLE = re.compile(r"(?:TOKEN|SECRET|PASSWORD|_KEY)$")  #: environment variables whose values are secret
+_VARIABLE = re.compile(r"(?:TOKEN|SECRET|PASSWORD|_KEY|_KEY_ID)$")  #: environment variables whose values are secret
 _LEAST = 12  #: characters; what is shorter is a word like any other
 _SHAPES = (
     (re.compile(r"\bhf_[A-Za-z0-9]{16,}"), "hf_***"),
     (re.compile(r"(?i)\b((?:bearer|basic)[:\s]+)[\w.~+/=-]{8,}"), r"\1***"),
     (re.compile(r"(?i)\b((?:x-)?api[-_]?key['\"]?\s*[:=]\s*['\"]?)[\w.~+/=-]{8,}"), r"\1***"),
-    (re.compile(r"(\w://)[^/\s@'\"]+@"), r"\1***@"),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), "***"),
+    (re.compile(r"(?i)(\w(?:://|%3A%2F%2F))(?:(?!%2F|%40)[^/\s@'\"])+(@|%40)"), r"\1***\2"),
+    (re.compile(r"(\bs3://)[^/\s@'\":]+:[^\s@'\"]*@"), r"\1***@"),  # of AWS, half of the secrets hold a slash
     (re.compile(r"(?i)([?&][^=&\s'\"]*(?:token|secret|sig|key|password|credential)[^=&\s'\"]*=)[^&\s'\"]+"), r"\1***"),
 )
 

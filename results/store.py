@@ -6,62 +6,40 @@
 
 A committed shard *is* the record of completion; there is no other ledger. On a local or shared filesystem it is written
 aside, fsynced and linked into place: complete or absent, whatever is killed. Whoever commits second adopts what is
-there. On object stores one PUT does the same. Every shard carries the SHA-256 of itself: its footer holds 64
-hex digits that were zeros when the hash was taken, so that no flipped byte goes unseen, in data or metadata.
+there. Every shard carries the SHA-256 of itself (`results.shards`).
+
+An object store does the same with one PUT, and from 10 MB on with one multipart upload, which shows nothing before it
+is completed (a rule of the bucket should drop what was never completed). There "second" means: who finds the shard when
+looking. Of two that look at once both put, and the last stays, which is whole and as good: a name stands for the same
+images, and made on the same hardware for the same bytes. Credentials come from the environment alone, the endpoint from
+`AWS_ENDPOINT_URL` or the URI (`?endpoint_override=http%3A%2F%2F127.0.0.1%3A9000`). A server that is silent for 5 s is
+asked three times, so that its absence is told within about 20 s.
+
+What may pass by itself, a full disk, a share or server that is away, is StoreUnavailable: the same Store goes on
+afterwards. What will not, a denied access, a bucket that does not exist, is EnvironmentFault.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import json
 import os
 import re
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from results.errors import EnvironmentFault, StoreError
-from results.identity import batch_key, image_key
+from results.filesystem import meaning, no_bucket, open_filesystem
+from results.secrets import first_line
+from results.shards import ANSWERS, IMAGES, check_name, deserialise, serialise
 
 __all__ = ["ANSWERS", "IMAGES", "Problem", "Store", "shard_folder"]
 
-IMAGES = pa.schema(
-    [
-        ("image_key", pa.string()),
-        ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
-        ("model", pa.string()),
-        ("prompt", pa.string()),
-        ("adapter", pa.string()),
-        ("seed", pa.int64()),
-        ("withheld", pa.string()),  # "" for an image that may be asked, else why not: blank, flagged
-    ]
-)
-ANSWERS = pa.schema(
-    [
-        ("image_key", pa.string()),
-        ("question", pa.string()),
-        ("choices", pa.list_(pa.string())),
-        ("answer", pa.string()),
-        ("probabilities", pa.list_(pa.float64())),
-        ("mass", pa.float64()),
-        ("vlm", pa.string()),
-    ]
-)
-_FEATURES = {
-    **{name: {"dtype": str(IMAGES.field(name).type), "_type": "Value"} for name in IMAGES.names if name != "image"},
-    "image": {"_type": "Image"},
-}
-_HUGGING_FACE = {"huggingface": json.dumps({"info": {"features": {n: _FEATURES[n] for n in IMAGES.names}}})}
-_DIGEST = "seesaw.sha256"
-_ZEROS = b"0" * 64
 _SHARD = re.compile(r"(images/[\w.-]+/[0-9a-f]{32}|answers/[\w.-]+/[0-9a-f]{32}-[0-9a-f]{32})\.parquet")
 _STALE = re.compile(r"\.[\w.-]+\.tmp")
 
@@ -81,45 +59,65 @@ def shard_folder(kind: str, name: str, identity: str) -> str:
 
 
 class Store:
-    """Shards under one root: a directory, or a URI such as `s3://bucket/prefix` (credentials from the environment)."""
+    """Shards under one root: a directory, or a URI such as `s3://bucket/prefix` (credentials from the environment).
+
+    Raises:
+        ConfigError: the URI holds credentials.
+        EnvironmentFault: no such filesystem or bucket, or access is denied; so does every method.
+        StoreUnavailable: the store is full or away for now; so does every method but `probe`.
+    """
 
     def __init__(self, root: str | Path) -> None:
         self.root = str(root)
-        try:
-            if "://" in self.root:
-                self._fs, self._base = fs.FileSystem.from_uri(self.root)
-            else:
-                self._fs, self._base = fs.LocalFileSystem(), str(Path(self.root).absolute())
-        except (pa.ArrowInvalid, OSError) as error:
-            raise EnvironmentFault(f"store '{self.root}' cannot be opened: {error}") from error
+        self._fs, self._base = open_filesystem(self.root)
         self._local = isinstance(self._fs, fs.LocalFileSystem)
+        # a root that was there once is never made again: where a share is not mounted, that would fill the local disk
+        self._made = self._local and os.path.isdir(self._base)
+        self._mounted = self._made and os.path.ismount(self._base)
 
     def path(self, name: str) -> str:
         return f"{self._base}/{name}"
 
     def probe(self) -> None:
-        """Raise EnvironmentFault unless the store can be written, before any GPU hour is spent on it."""
-        name = self.path(f".probe-{uuid.uuid4().hex}.tmp")
+        """Raise EnvironmentFault unless the store can be written and read, before any GPU hour is spent on it."""
+        name, sent = self.path(f".probe-{uuid.uuid4().hex}.tmp"), b"seesaw"
         try:
-            self._fs.create_dir(self._base, recursive=True)
+            if self._local:
+                self._make_folder("")
             with self._fs.open_output_stream(name) as stream:
-                stream.write(b"seesaw")
+                stream.write(sent)
+            with self._fs.open_input_stream(name, compression=None) as stream:
+                kept = stream.read()
             self._fs.delete_file(name)
-        except OSError as error:
-            raise EnvironmentFault(f"store '{self.root}' cannot be written: {error}") from error
+        except (OSError, pa.ArrowException) as error:
+            told = meaning(error, self.root, local=self._local, gone=self._gone())
+            if not isinstance(told, EnvironmentFault):
+                told = EnvironmentFault(f"store '{self.root}' cannot be written: {first_line(error)}")
+            raise told from error
+        if kept != sent:  # a server that knows no trailing checksums keeps them as content
+            raise EnvironmentFault(
+                f"store '{self.root}' keeps other bytes than it was given; for a server that does not know the "
+                "checksums that are sent along, set AWS_REQUEST_CHECKSUM_CALCULATION=WHEN_REQUIRED in the environment"
+            )
 
     def commit(self, name: str, table: pa.Table) -> bool:
         """Make `table` the shard `name`, whole or not at all; False if the shard was there already (it stays)."""
-        content = _serialise(table)
+        content = serialise(table)
+        with self._told():
+            return self._link(name, content) if self._local else self._put(name, content)
+
+    def _put(self, name: str, content: bytes) -> bool:
         path = self.path(name)
-        if not self._local:
-            if self._fs.get_file_info(path).type == fs.FileType.File:
-                return False
-            with self._fs.open_output_stream(path) as stream:
-                stream.write(content)
-            return True
+        if self._fs.get_file_info(path).type == fs.FileType.File:
+            return False
+        with self._fs.open_output_stream(path) as stream:
+            stream.write(content)
+        return True
+
+    def _link(self, name: str, content: bytes) -> bool:
+        path = self.path(name)
         folder = os.path.dirname(path)
-        os.makedirs(folder, exist_ok=True)
+        self._make_folder(os.path.dirname(name))
         aside = f"{folder}/.{os.path.basename(path)}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp"
         try:
             with open(aside, "wb") as file:
@@ -134,19 +132,15 @@ class Store:
                 os.replace(aside, path)
             _fsync_folder(folder)
             return True
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise EnvironmentFault(f"store '{self.root}' is full: {error.strerror}; make room and go on") from error
-            raise
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(aside)
 
     def read(self, name: str) -> pa.Table:
         """The shard `name`; FileNotFoundError if absent, StoreError if a single byte of it is not as committed."""
-        with self._fs.open_input_stream(self.path(name), compression=None) as stream:
+        with self._told(), self._fs.open_input_stream(self.path(name), compression=None) as stream:
             content = stream.read()
-        return _deserialise(name, content)
+        return deserialise(name, content)
 
     def names(self, folder: str) -> set[str]:
         """Names of the shards in a folder that are complete as far as a look at their ends can tell."""
@@ -168,18 +162,17 @@ class Store:
     def quarantine(self, name: str) -> str:
         """Move a damaged shard out of the way, so that it is made again; nothing is deleted."""
         target = f"damaged/{name}.{uuid.uuid4().hex[:8]}"
-        self._fs.create_dir(os.path.dirname(self.path(target)), recursive=True)
-        self._fs.move(self.path(name), self.path(target))
+        with self._told():
+            if self._local:
+                self._make_folder(os.path.dirname(target))
+            self._fs.move(self.path(name), self.path(target))
         return target
 
     def folders(self, kinds: Sequence[str] = ("images", "answers")) -> list[str]:
         """Every folder that may hold shards."""
         found = []
         for kind in kinds:
-            selector = fs.FileSelector(self.path(kind), allow_not_found=True)
-            found += [
-                f"{kind}/{i.base_name}" for i in self._fs.get_file_info(selector) if i.type == fs.FileType.Directory
-            ]
+            found += [f"{kind}/{i.base_name}" for i in self._list(kind) if i.type == fs.FileType.Directory]
         return sorted(found)
 
     def folder(self, kind: str, name: str, identity: str) -> str:
@@ -190,11 +183,11 @@ class Store:
     def verify(self) -> Iterator[tuple[str, Problem | None]]:
         """Check every byte of every shard: (name, None) for a sound one, (name, problem) for what is not."""
         known = {"images", "answers", "damaged"}
-        for info in self._fs.get_file_info(fs.FileSelector(self._base, allow_not_found=True)):
+        for info in self._list(""):
             if info.base_name not in known:
                 yield info.base_name, Problem(info.base_name, "foreign", "not written by Seesaw; it counts nowhere")
         for kind in ("images", "answers"):
-            for info in self._fs.get_file_info(fs.FileSelector(self.path(kind), allow_not_found=True)):
+            for info in self._list(kind):
                 if info.type != fs.FileType.Directory:
                     name = f"{kind}/{info.base_name}"
                     yield name, Problem(name, "foreign", "not written by Seesaw; it counts nowhere")
@@ -205,27 +198,81 @@ class Store:
                     yield name, odd[name]
                     continue
                 try:
-                    _check_name(name, self.read(name))
+                    check_name(name, self.read(name))
                 except StoreError as error:
                     yield name, Problem(name, "damaged", str(error))
                 else:
                     yield name, None
 
+    def _list(self, folder: str) -> list[fs.FileInfo]:
+        """What lies in a folder, nothing if there is no such folder; never nothing because the store is away."""
+        with self._told():
+            place = self.path(folder) if folder else self._base
+            found: list[fs.FileInfo] = self._fs.get_file_info(fs.FileSelector(place, allow_not_found=True))
+            if not found:
+                self._check_root()
+            return found
+
     def _scan(self, folder: str) -> list[tuple[str, bool]]:
         """(name, ends as Parquet does) of everything in a folder, sorted. Remote stores never cut a PUT short."""
         if not self._local:
-            infos = self._fs.get_file_info(fs.FileSelector(self.path(folder), allow_not_found=True))
-            return sorted((f"{folder}/{i.base_name}", i.size > 12) for i in infos)
-        try:
-            entries = list(os.scandir(self.path(folder)))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+            infos = self._list(folder)
+            return sorted((f"{folder}/{i.base_name}", i.type == fs.FileType.File and i.size > 12) for i in infos)
         found = []
-        for entry in entries:
-            # a temporary file that a live writer has just renamed is gone, and its folder is not empty for it
-            with contextlib.suppress(FileNotFoundError):
-                found.append((f"{folder}/{entry.name}", entry.is_file() and _ends_whole(entry.path)))
+        with self._told():
+            try:
+                entries = list(os.scandir(self.path(folder)))
+            except (FileNotFoundError, NotADirectoryError):
+                entries = []
+            for entry in entries:
+                # a temporary file that a live writer has just renamed is gone, and its folder is not empty for it
+                with contextlib.suppress(FileNotFoundError):
+                    found.append((f"{folder}/{entry.name}", entry.is_file() and _ends_whole(entry.path)))
+            self._check_root()
         return sorted(found)
+
+    def _make_folder(self, folder: str) -> None:
+        """Make a folder of a local store; its root only if it never was there."""
+        if not self._made:
+            os.makedirs(self._base, exist_ok=True)
+            self._made, self._mounted = True, os.path.ismount(self._base)
+        self._check_root()
+        place = self._base
+        for part in filter(None, folder.split("/")):
+            place = f"{place}/{part}"
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(place)
+
+    def _check_root(self) -> None:
+        """Raise FileNotFoundError if the root is not there any more, EnvironmentFault if there is no such bucket."""
+        if self._gone():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._base)
+        bucket = "" if self._local else self._base.partition("/")[0]
+        if bucket and self._fs.get_file_info(bucket).type == fs.FileType.NotFound:
+            raise no_bucket(self.root, f"there is no '{bucket}'")
+
+    def _gone(self) -> bool:
+        """True if the root is not where it was. What else is wrong with it, the call that meets it says."""
+        if not self._made:
+            return False
+        try:
+            os.stat(self._base)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+        return self._mounted and not os.path.ismount(self._base)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn what filesystems raise into what it means."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            told = meaning(error, self.root, local=self._local, gone=self._gone())
+            if told is error:
+                raise
+            raise told from error
 
 
 def _ends_whole(path: str) -> bool:
@@ -234,67 +281,6 @@ def _ends_whole(path: str) -> bool:
             return False
         file.seek(-4, os.SEEK_END)
         return file.read(4) == b"PAR1"
-
-
-def _serialise(table: pa.Table) -> bytes:
-    schema = table.schema.with_metadata(_HUGGING_FACE) if table.schema.names == IMAGES.names else table.schema
-    sink = pa.BufferOutputStream()
-    # PNGs do not compress again, and a page checksum tells readers other than us of a flipped byte too
-    codec: Any = {name: "NONE" if name.startswith("image.") else "ZSTD" for name in _leaves(schema)}
-    with pq.ParquetWriter(
-        sink, schema, compression=codec, write_page_checksum=True, write_statistics=False, store_schema=True
-    ) as writer:
-        writer.write_table(table.cast(schema))
-        writer.add_key_value_metadata({_DIGEST: _ZEROS.decode()})
-    content: bytes = sink.getvalue().to_pybytes()
-    at = _digest_at(content)
-    return content[:at] + hashlib.sha256(content).hexdigest().encode() + content[at + 64 :]
-
-
-def _leaves(schema: pa.Schema) -> Iterator[str]:
-    for field in schema:
-        if pa.types.is_struct(field.type):
-            yield from (f"{field.name}.{field.type.field(i).name}" for i in range(field.type.num_fields))
-        elif pa.types.is_list(field.type):
-            yield f"{field.name}.list.element"
-        else:
-            yield field.name
-
-
-def _digest_at(content: bytes) -> int:
-    """Offset of the 64 hex digits in the footer, -1 without them."""
-    at = content.rfind(_DIGEST.encode())
-    if at < 0:
-        return -1
-    found = re.compile(rb"[0-9a-f]{64}").search(content, at + len(_DIGEST))
-    return found.start() if found else -1
-
-
-def _deserialise(name: str, content: bytes) -> pa.Table:
-    at = _digest_at(content)
-    if at < 0 or content[-4:] != b"PAR1":
-        raise StoreError(f"shard '{name}' is cut short or was not written by Seesaw ({len(content)} bytes)")
-    claimed = content[at : at + 64].decode()
-    if hashlib.sha256(content[:at] + _ZEROS + content[at + 64 :]).hexdigest() != claimed:
-        raise StoreError(f"shard '{name}' was altered after it was committed: its SHA-256 is not the one it carries")
-    return pq.read_table(pa.BufferReader(content))
-
-
-def _check_name(name: str, table: pa.Table) -> None:
-    """StoreError if images lie under a name that is not theirs: a name follows from model, prompt and seeds."""
-    kind, folder, file = name.split("/")
-    if kind != "images":
-        return
-    identity = folder.rpartition("-")[2]
-    columns = [table.column(c).to_pylist() for c in ("prompt", "adapter", "seed", "image_key")]
-    prompts, adapters, seeds, keys = columns
-    sound = (
-        len({*zip(prompts, adapters, strict=True)}) == 1
-        and file == f"{batch_key(identity, prompts[0], adapters[0], seeds)}.parquet"
-        and keys == [image_key(identity, prompts[0], adapters[0], seed) for seed in seeds]
-    )
-    if not sound:
-        raise StoreError(f"shard '{name}' holds images of another batch than its name says")
 
 
 def _fsync_folder(folder: str) -> None:

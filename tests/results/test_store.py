@@ -4,12 +4,13 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import time
 
 import pyarrow as pa
 import pytest
 
-from results.errors import EnvironmentFault, StoreError
+from results.errors import EnvironmentFault, StoreError, StoreUnavailable
 from results.identity import batch_key, image_key
 from results.store import IMAGES, Store, shard_folder
 
@@ -147,6 +148,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_shards_only(tmp_path):
         writer.start()
         folder = tmp_path / FOLDER
         while not folder.is_dir() or not (tmp_path / shard(1000 * attempt)).exists():
+            assert writer.is_alive()
             time.sleep(0.002)
         time.sleep(moments.uniform(0, 0.05))
         os.kill(writer.pid, signal.SIGKILL)
@@ -165,3 +167,120 @@ def test_a_store_that_cannot_be_written_or_opened_says_so_before_work_starts(tmp
         Store(tmp_path / "file" / "store").probe()
     with pytest.raises(EnvironmentFault, match="cannot be opened"):
         Store("nosuchscheme://bucket/x")
+
+
+def mount(*arguments: object) -> None:
+    subprocess.run(["mount", *map(str, arguments)], check=True)
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A filesystem of 1 MiB, mounted."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount("-t", "tmpfs", "-o", "size=1m", "seesaw-tests", folder)
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_is_waited_for_and_the_same_store_goes_on_once_there_is_room(small):
+    store = Store(small / "store")
+    store.probe()
+    store.commit(shard(1), images(1))
+    with pytest.raises(StoreUnavailable, match="is full: No space left on device; make room and the run goes on"):
+        store.commit(shard(2), images(2, size=200_000))
+    assert store.problems(FOLDER) == []
+    assert store.names(FOLDER) == {shard(1)}
+    (small / "other").write_bytes(bytes(900_000))
+    with pytest.raises(StoreUnavailable, match="is full"):
+        store.commit(shard(3), images(3, size=20_000))
+    filled = os.statvfs(small)
+    (small / "rest").write_bytes(bytes(filled.f_bsize * filled.f_bavail))
+    with pytest.raises(EnvironmentFault, match="cannot be written"):  # before work starts nothing is waited for
+        store.probe()
+    (small / "other").unlink()
+    assert store.commit(shard(3), images(3, size=20_000))
+    assert store.read(shard(3)).num_rows == 8
+
+
+def test_a_filesystem_that_became_read_only_is_waited_for(small):
+    store = Store(small / "store")
+    store.commit(shard(1), images(1))
+    mount("-o", "remount,ro", small)
+    with pytest.raises(StoreUnavailable, match="cannot be reached: Read-only file system"):
+        store.commit(shard(2), images(2))
+    with pytest.raises(StoreUnavailable, match="cannot be reached: Read-only file system"):
+        store.quarantine(shard(1))
+    with pytest.raises(EnvironmentFault, match="cannot be written"):
+        store.probe()
+    assert store.read(shard(1)).num_rows == 8
+    mount("-o", "remount,rw", small)
+    assert store.commit(shard(2), images(2))
+
+
+@pytest.mark.parametrize("inside", ["", "store"])
+def test_an_unmounted_share_is_waited_for_and_never_written_to_beneath(small, tmp_path, inside):
+    share = tmp_path / "share"
+    share.mkdir()
+    mount("--bind", small, share)
+    (share / inside).mkdir(exist_ok=True)
+    store = Store(share / inside)
+    store.probe()
+    store.commit(shard(1), images(1))
+    subprocess.run(["umount", share], check=True)
+    calls = [
+        lambda: store.commit(shard(2), images(2)),
+        lambda: store.read(shard(1)),
+        lambda: store.quarantine(shard(1)),
+        lambda: store.names(FOLDER),
+        lambda: store.problems(FOLDER),
+        lambda: store.folders(),
+        lambda: list(store.verify()),
+    ]
+    for call in calls:
+        with pytest.raises(StoreUnavailable, match="cannot be reached: its folder is not there any more"):
+            call()
+    with pytest.raises(EnvironmentFault):
+        store.probe()
+    assert list(share.iterdir()) == []
+    mount("--bind", small, share)
+    assert store.commit(shard(2), images(2))
+    assert store.names(FOLDER) == {shard(1), shard(2)}
+    subprocess.run(["umount", share], check=True)
+
+
+@pytest.fixture
+def nobody():
+    """Not root, whom no mode of a file stops."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    yield
+    if root:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def closed(tmp_path):
+    store = Store(tmp_path / "store")
+    store.commit(shard(1), images(1))
+    for folder in (tmp_path / "store" / FOLDER, tmp_path / "store"):
+        folder.chmod(0o500)
+    yield store
+    for folder in (tmp_path / "store", tmp_path / "store" / FOLDER):
+        folder.chmod(0o700)
+
+
+def test_a_store_that_this_user_may_not_write_is_a_fault_that_is_not_waited_for(closed, nobody):
+    for call in (closed.probe, lambda: closed.commit(shard(2), images(2)), lambda: closed.quarantine(shard(1))):
+        with pytest.raises(EnvironmentFault, match=r"denies access: .*Permission denied.*this user must be allowed"):
+            call()
+
+
+def test_a_shard_that_is_not_there_is_no_fault_of_the_store(tmp_path):
+    store = Store(tmp_path / "not yet")
+    with pytest.raises(FileNotFoundError):
+        store.read(shard(1))
+    assert store.names(FOLDER) == set()
+    store.probe()
+    assert store.commit(shard(1), images(1))
