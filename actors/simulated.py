@@ -21,16 +21,18 @@ __all__ = ["SimulatedTTI", "SimulatedVQA"]
 
 
 class SimulatedTTI:
-    """Settings: `seconds` an image (0), `bytes` of an image (at least what a picture of 4 x 4 pixels takes).
+    """Settings: `seconds` an image (0), `bytes` of an image (at least what a picture of 4 x 4 pixels takes), `load`
+    seconds (0).
 
     To see what a failure looks like: prompts with the words `fails` in them raise an error, prompts with the words
     `dies` end the process, and those with the words `blank` or `flagged` have some images that are that.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._seconds, self._bytes, self._fails, self._dies, self._blank, self._flagged = _settings(
-            settings, seconds=0, bytes=64, fails="", dies="", blank="", flagged=""
+        self._seconds, self._bytes, self._fails, self._dies, self._blank, self._flagged, load = _settings(
+            settings, seconds=0, bytes=64, fails="", dies="", blank="", flagged="", load=0
         )
+        time.sleep(load)
 
     def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes | Image.Image | Withheld]:
         if self._dies and self._dies in prompt:
@@ -51,10 +53,11 @@ class SimulatedTTI:
 
 
 class SimulatedVQA:
-    """Settings: `seconds` a question (0). Answers by a hash of the image and the question."""
+    """Settings: `seconds` a question (0), `load` seconds (0). Answers by a hash of the image and the question."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        (self._seconds,) = _settings(settings, seconds=0)
+        self._seconds, load = _settings(settings, seconds=0, load=0)
+        time.sleep(load)
 
     def check(self, questions: Sequence[VQAQuestion]) -> None:
         """Any question will do."""

@@ -85,9 +85,10 @@ class Events:
     def replica(self, pool: str, name: str, about: Mapping[str, Any]) -> None:
         self._tell("replica", pool=pool, name=name, **{k: v for k, v in about.items() if k not in ("pool", "name")})
 
-    def lost(self, name: str, error: str) -> None:
+    def lost(self, name: str, error: str, batches: int) -> None:
+        """A replica died or hung with so many batches in its line, which are done again."""
         self.counts.replicas_lost += 1
-        self._tell("lost", name=name, error=error)
+        self._tell("lost", name=name, error=error, held=batches)
 
     def decided(self, line: str) -> None:
         """What the fleet's policy has decided to change, and why."""

@@ -291,7 +291,7 @@ class Pool:
         self._changed()
         if self.stopping:
             return
-        self._events.lost(replica.name, brief(error))
+        self._events.lost(replica.name, brief(error), len(replica.suspects))
         self._fruitless += 1
         self._stillborn += not (replica.ready or _node_left(error))
         most = 2 * self._attempts + (len(self.replicas) + 1) * self._in_flight  # who was in line may die again, alone

@@ -1,0 +1,169 @@
+"""Nodes that come and go, engines that hang, a store that is full: the sweep says so, waits or goes on; nothing is lost.
+
+Real raylets, real signals, a real small file system; simulated engines, so that a test lasts seconds.
+"""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+from experiments.bench.campaign import Raylets, Size, campaign
+
+CONFIG = """
+models: [{{name: tti, engine: simulated, settings: {{seconds: {seconds}}}, gpus: {gpus}, cpus: 0.1}}]
+vqa: {{name: vlm, engine: simulated, gpus: {gpus}, cpus: 0.1}}
+subjects: [nurse, chef]
+axes: [gender]
+images: {images}
+store: store
+run: run
+cluster: {cluster}
+"""
+BATCHES = 2 * 3  # cells: the initial prompt and two counterfactuals of two subjects, each `images / 8` batches
+
+
+@pytest.fixture
+def sweep(tmp_path, start):
+    """`sweep(cluster={...})` starts a sweep whose events are read as they come."""
+
+    def begin(cluster: dict, seconds: float = 0.05, images: int = 64, gpus: int = 1, **env):
+        text = CONFIG.format(cluster=json.dumps(cluster), seconds=seconds, images=images, gpus=gpus)
+        (tmp_path / "sweep.yaml").write_text(text)
+        return start("sweep", "sweep.yaml", "--json")
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def raylets():
+    with Raylets(0) as there:
+        yield there
+
+
+def wait_for(events, kind: str, words: str = "") -> dict:
+    for event in events:
+        if event["event"] == kind and words in json.dumps(event):
+            return event
+    raise AssertionError(f"the sweep ended without '{kind}' of '{words}'")
+
+
+def whole(run: Path, images: int) -> bool:
+    rows = pd.read_parquet(run / "answers.parquet")
+    keys = ["model", "subject", "source_axis", "source_value", "image", "axis"]
+    return len(rows[rows.axis == "person"]) == BATCHES * images and not rows.duplicated(keys).any()
+
+
+def test_an_engine_that_hangs_is_replaced_and_its_process_is_gone(sweep, tmp_path):
+    driver = sweep({"gpus": 2, "hang_seconds": 4}, seconds=0.1)
+    events = driver.events()
+    wait_for(events, "images")
+    (victim,) = [p for p in psutil.Process(driver.process.pid).children(recursive=True) if "TTIActor" in p.name()]
+    victim.send_signal(signal.SIGSTOP)
+    lost = wait_for(events, "lost")
+    assert "hung for" in lost["error"]
+    assert lost["held"]
+    wait_for(events, "replica", "tti-2")
+    deadline = time.monotonic() + 20
+    while victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE
+    end = wait_for(events, "end")
+    assert driver.finish().code == 0, driver.err
+    assert end["images_made"] == BATCHES * 64
+    assert whole(tmp_path / "run", 64)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 4 MB in the store's place, 3 MB of which a ballast fills."""
+    store = tmp_path / "store"
+    store.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", store], check=True)
+    ballast = store / "ballast"
+    ballast.write_bytes(bytes(3_900_000))
+    yield ballast
+    subprocess.run(["umount", "-l", store], check=True)
+
+
+def test_a_full_disk_pauses_the_sweep_until_there_is_room(sweep, tmp_path, small_disk):
+    driver = sweep({"gpus": 2})
+    events = driver.events()
+    told = wait_for(events, "note", "waiting")
+    assert "full" in told["message"]
+    assert "nothing is lost" in told["message"]
+    time.sleep(3)
+    small_disk.unlink()
+    wait_for(events, "note", "the store is back")
+    end = wait_for(events, "end")
+    assert driver.finish().code == 0, driver.err
+    assert end["images_made"] == BATCHES * 64  # what waited was kept, not made again
+    assert whole(tmp_path / "run", 64)
+
+
+def test_a_disk_that_stays_full_ends_the_sweep_and_it_resumes(sweep, tmp_path, small_disk, seesaw):
+    driver = sweep({"gpus": 2, "wait_seconds": 2}).finish(120)
+    assert driver.code == 4
+    assert "full" in driver.err
+    assert "Traceback" not in driver.err
+    small_disk.unlink()
+    again = seesaw("sweep", "sweep.yaml")
+    assert again.code == 0, again.err
+    assert whole(tmp_path / "run", 64)
+
+
+def test_nodes_that_join_are_used_those_that_leave_are_survived_and_none_is_waited_for(sweep, tmp_path, raylets):
+    first = raylets.join()
+    driver = sweep({"address": raylets.address, "wait_seconds": 300}, seconds=0.15, images=96)
+    events = driver.events()
+    wait_for(events, "images")
+    raylets.kill(first)
+    told = wait_for(events, "note", "for a node")
+    assert "no node can serve what is left: tti (1 GPU, 0.1 CPU)" in told["message"]
+    assert "0 GPUs" in told["message"]
+    raylets.join()
+    wait_for(events, "note", "work goes on")
+    second = raylets.join()  # one more, in mid-run
+    wait_for(events, "end")
+    assert driver.finish().code == 0, driver.err
+    assert whole(tmp_path / "run", 96)
+    starts = (tmp_path / "run" / "logs" / "fleet.log").read_text()
+    assert second.node_id[:6] in starts
+    assert not raylets.actors()
+
+
+def test_where_no_node_comes_back_the_sweep_ends_resumable(sweep, raylets):
+    for node in raylets.nodes:
+        raylets.kill(node)
+    node = raylets.join()
+    driver = sweep({"address": raylets.address, "wait_seconds": 4}, seconds=0.15, images=96)
+    wait_for(driver.events(), "images")
+    raylets.kill(node)
+    assert driver.finish(120).code == 3
+    assert "no node can serve what is left" in driver.err
+    assert "goes on where this one was" in driver.err
+
+
+def test_a_head_that_is_killed_ends_the_sweep_resumable(sweep, tmp_path, seesaw):
+    with Raylets(1) as there:
+        driver = sweep({"address": there.address}, seconds=0.5)
+        wait_for(driver.events(), "images")
+        psutil.Process(there.cluster.head_node.all_processes["gcs_server"][0].process.pid).kill()
+        assert driver.finish(120).code == 3, driver.err
+        assert "head does not answer" in driver.err
+        assert "Traceback" not in driver.err
+    again = seesaw("sweep", "sweep.yaml", "cluster.address=local", "cluster.gpus=2")
+    assert again.code == 0, again.err
+    assert whole(tmp_path / "run", 64)
+
+
+def test_whatever_is_killed_tables_are_those_of_the_undisturbed_sweep(tmp_path):
+    found = campaign(kills=10, raylets=2, seed=3, folder=tmp_path, size=Size(models=2, subjects=2, images=48))
+    assert found.kills.total() >= 8
+    assert (found.lost, found.twice, found.left) == (0, 0, [])
+    assert found.tables_equal
