@@ -270,7 +270,7 @@ class Pool:
             now = time.monotonic()
             self.load_seconds, replica.moved = now - replica.moved, now
             replica.ready, self._stillborn = True, 0
-            self._events.replica(self.name, replica.name, about)
+            self._events.replica(self.name, replica.name, {**about, "start_seconds": self.load_seconds})
             if replica.leaving:
                 self.end(replica)
             for _ in range(self._in_flight):

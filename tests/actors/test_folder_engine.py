@@ -127,7 +127,7 @@ def test_the_actor_keeps_the_files_pixels_in_the_store(photos, tmp_path, monkeyp
     actor.generate(batch)
     (blanks, size), _ = actor.commit(batch)
     assert blanks == 0
-    assert size > 8 * 500
+    assert size > 8 * 100
     kept = read_images(Store(str(tmp_path / "store")), batch.shard, keys)
     assert all(same(Image.open(io.BytesIO(image)), i) for i, image in enumerate(kept))
 
