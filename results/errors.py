@@ -9,7 +9,8 @@
     │   ├── AnswersError                    an answers table that cannot be read as one
     │   └── RunDirectoryError               a run directory that belongs to another experiment or driver
     ├── EnvironmentFault           exit 4   the machine cannot do it: no such GPU, weights, package, space
-    ├── Interrupted                exit 3   stopped on request; the same command resumes
+    ├── Interrupted                exit 3   stopped on request, or for want of nodes; the same command resumes
+    │   └── HeadLost                        Ray's head does not answer any more: nothing of Ray may be called
     ├── StoreUnavailable           exit 4   the store is full or cannot be reached; work waits for it
     ├── StoreError                          a shard that is unreadable, cut short or altered
     └── BatchFailed                         one batch that failed for good; the sweep goes on without it
@@ -28,6 +29,7 @@ __all__ = [
     "ConfigError",
     "DatasetError",
     "EnvironmentFault",
+    "HeadLost",
     "InputError",
     "Interrupted",
     "RunDirectoryError",
@@ -70,6 +72,10 @@ class EnvironmentFault(SeesawError):
 
 class Interrupted(SeesawError):
     exit_code = 3
+
+
+class HeadLost(Interrupted):
+    pass
 
 
 class StoreUnavailable(SeesawError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from results.errors import SeesawError, nearest
+from results.errors import HeadLost, SeesawError, nearest
 from results.secrets import without_secrets
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ def _answerable(command: Callable[..., int | None]) -> Callable[..., None]:
         except SeesawError as error:
             click.echo(without_secrets(f"seesaw: {error}"), err=True)
             code = error.exit_code
+            if isinstance(error, HeadLost):  # at the end of Python, Ray would wait for its head
+                sys.stdout.flush()
+                os._exit(code)
         except BrokenPipeError:  # the reader of our output has gone, as `| head` does
             sys.stderr.close()
             code = 0

@@ -1,30 +1,45 @@
-"""Joining Ray, and asking before anything starts whether it has what the run needs."""
+"""Joining Ray: one of our own on this machine, or the cluster that this machine is a node of; and who is in it.
+
+What Ray leaves open, of one of our own: all that it listens on is on loopback, the dashboard is off, and who connects
+needs the token that Ray keeps in ~/.ray/auth_token (RAY_AUTH_MODE=disabled in the environment turns that off). Other
+users of this machine can reach loopback, and the file's mode is as their umask lets it. What a cluster listens on says
+who starts it with `ray start`: see configs/clusters.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
-import subprocess
+import re
+import signal
+import socket
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import ray
+from ray._private import ray_constants, worker
+from ray.exceptions import RayError
 
-from actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class
-from actors.hub import free_space
-from results.errors import EnvironmentFault
+from results.errors import ConfigError, EnvironmentFault, HeadLost
 from results.secrets import first_line, without_secrets
-from runner.config import ModelConfig, VLMConfig
-from runner.experiment import Experiment, Served
-from runner.plan import Plan
+from runner.config import CLIENT, ClusterConfig
+from runner.experiment import Experiment
+from runner.room import Node
 
-__all__ = ["check_disk", "check_resources", "connected", "preflight"]
+if TYPE_CHECKING:
+    from runner.facts import Facts
 
-Spec = ModelConfig | VLMConfig
+__all__ = ["connected", "labels", "named", "nodes"]
+
+MOST = 3  #: nodes that a message names
+JOIN = 30  #: seconds that joining a cluster may take; Ray itself tries for many minutes
+_HEAD = re.compile(r"\[?([\w.:-]+?)\]?:(\d+)")
+#: how a client of HTTP/2 begins, and the kind of frame with which a server answers (RFC 9113, sections 3.4 and 6.5)
+_GREETING, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), b"\4"
 
 
 @contextmanager
@@ -32,7 +47,8 @@ def connected(experiment: Experiment) -> Iterator[None]:
     """A Ray to run on, ended with the block: one of our own, or the cluster that this machine belongs to.
 
     Raises:
-        EnvironmentFault: no cluster to join, or Ray cannot start here.
+        ConfigError: an address that no run can be on.
+        EnvironmentFault: no cluster can be joined within `JOIN` seconds or so, or Ray cannot start here.
     """
     cluster = experiment.cluster
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -41,6 +57,32 @@ def connected(experiment: Experiment) -> Iterator[None]:
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         if cluster.address == "local":
+            _start(cluster)
+        else:
+            _join(cluster.address)
+        yield
+    except HeadLost:
+        _abandon()
+        raise
+    except BaseException:
+        ray.shutdown()
+        raise
+    ray.shutdown()
+
+
+def _abandon() -> None:
+    """End what this process has started of Ray, without its head: `ray.shutdown` would wait for it.
+
+    The process must end with `os._exit`: what Ray does when Python ends would wait, too.
+    """
+    node = worker._global_node
+    if node is not None and node.is_head():
+        node.kill_all_processes(check_alive=False, allow_graceful=False)
+
+
+def _start(cluster: ClusterConfig) -> None:
+    try:
+        with _on_loopback():
             ray.init(
                 address="local",  # without it Ray joins whatever cluster was last started on this machine
                 num_cpus=cluster.cpus or max(os.cpu_count() or 1, 1),
@@ -51,146 +93,124 @@ def connected(experiment: Experiment) -> Iterator[None]:
                 logging_level=logging.ERROR,
                 configure_logging=False,
             )
-        else:
-            ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-    except ConnectionError as error:
-        raise EnvironmentFault(
-            f"no Ray cluster can be joined at cluster.address={cluster.address}: {first_line(error)}; start "
-            "one with `ray start --head`, or run on this machine alone with cluster.address=local"
-        ) from error
-    except (RuntimeError, ValueError, OSError) as error:
+    except (RayError, RuntimeError, ValueError, OSError) as error:
         raise EnvironmentFault(f"Ray cannot start here: {without_secrets(str(error))}") from error
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let Ray take loopback for this machine's address, as it does where it knows of no clusters (macOS, Windows).
+
+    `ray.init(_node_ip_address="127.0.0.1")` does not do: Ray puts the address of a network card in its place.
+    """
+    name, before = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
+    told = os.environ.get(name)
+    os.environ[name] = "0"  # for the processes that it starts
+    ray_constants.ENABLE_RAY_CLUSTER = False  # for this one, which read the environment when it imported Ray
     try:
         yield
     finally:
-        ray.shutdown()
+        ray_constants.ENABLE_RAY_CLUSTER = before
+        if told is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = told
 
 
-def preflight(experiment: Experiment) -> None:
-    """Look for packages, weights and memory for every model, before any work. EnvironmentFault names all that lack.
-
-    Only for a run on this machine: a cluster's driver may sit on a node without either, and there each actor says it.
-    """
-    if experiment.cluster.address != "local":
-        return
-    served: list[Served[Any]] = [*experiment.models, experiment.vlm]
-    with ThreadPoolExecutor() as pool:  # each may wait some seconds for what the hub says
-        found = [*pool.map(_engine_lacks, served), *_memory_lacks(experiment)]
-    lacking = [message for message in found if message]
-    if lacking:
-        raise EnvironmentFault("\n  ".join(["this run cannot start here:", *lacking]))
-
-
-def _engine_lacks(model: Served[Any]) -> str:
-    known = TTI_ENGINES if isinstance(model.spec, ModelConfig) else VQA_ENGINES
-    engine = engine_class(model.spec.engine, known)
+def _join(address: str) -> None:
+    place, where = address, f"cluster.address={address}"
+    if address == "auto" and "RAY_ADDRESS" in os.environ:
+        place = os.environ["RAY_ADDRESS"]
+        where += f" with RAY_ADDRESS={place}"
+    if place.startswith("ray://"):
+        raise ConfigError(f"{where} is not supported: {CLIENT}")
+    if place != "auto":
+        head = _HEAD.fullmatch(place)
+        if not head:
+            raise ConfigError(f"{where}: expected HOST:PORT of a Ray head")
+        _knock(where, head[1], int(head[2]))
     try:
-        if hasattr(engine, "preflight"):
-            engine.preflight(model.spec.settings)
-    except EnvironmentFault as fault:
-        return f"{model.name}: {fault}"
-    return ""
+        with _within(JOIN):
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+    except (RayError, RuntimeError, ValueError, OSError) as error:
+        raise _not_joined(where, without_secrets(str(error)).strip()) from error
 
 
-def _memory_lacks(experiment: Experiment) -> Iterator[str]:
-    """What does not fit into a GPU of this machine, or, of what runs on its CPU, into its memory."""
-    served, total = _replicas(experiment), _machine_gb()
-    largest = _gpu_gb() if any(spec.gpus for spec, _ in served) else None
-    need, lines = 0.0, []
-    for spec, replicas in served:
-        if spec.gpus == 0:
-            need += replicas * spec.memory_gb
-            lines.append(f"  {spec.name}: {replicas} x {spec.memory_gb:g} GB")
-            continue
-        # a VLM is spread over its GPUs; a model is on one of them, or on its share of one
-        spread = isinstance(spec, VLMConfig)
-        share = spec.gpus if spread else min(spec.gpus, 1)
-        if largest is not None and spec.memory_gb / share > largest:
-            smaller = (
-                "a quantized one, or several GPUs (gpus and settings.engine_args.tensor_parallel_size)"
-                if spread
-                else "settings.offload=model, settings.quantization or another settings.dtype (and memory_gb)"
-            )
-            yield (
-                f"{spec.name}: it takes {spec.memory_gb:g} GB on {spec.gpus:g} GPU, and the largest GPU here has "
-                f"{largest:.0f} GB: take a larger GPU, or {smaller}"
-            )
-    if need > total:
-        yield "\n".join(
-            [
-                f"this run needs {need:,.1f} GB of memory at once, and this machine has {total:,.1f}:",
-                *lines,
-                "ask for fewer replicas (cluster.replicas), or models one at a time (models=[...])",
-            ]
+def _knock(where: str, host: str, port: int) -> None:
+    """Whether anything there speaks HTTP/2, as a Ray head does: Ray itself would try again for many minutes."""
+    try:
+        with socket.create_connection((host, port), timeout=5) as line:
+            line.sendall(_GREETING)
+            greeted = line.recv(9)[3:4] == _SETTINGS
+    except OSError as error:
+        raise _not_joined(where, first_line(error)) from error
+    if not greeted:
+        raise _not_joined(where, "what listens there is no Ray head")
+
+
+def _not_joined(where: str, said: str) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"no Ray cluster can be joined at {where}: {said}; this machine must be a node of it (`ray start --head`, or "
+        "`ray start --address=HEAD:6379`), and if the head asks for a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN "
+        "or ~/.ray/auth_token must say it; or run on this machine alone with cluster.address=local"
+    )
+
+
+class _Late(BaseException):
+    """Not an Exception, which Ray would take for a reason to try again."""
+
+
+@contextmanager
+def _within(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError if the block takes longer; of Ray's tries to connect, the one under way goes on to its end."""
+
+    def late(signum: int, frame: FrameType | None) -> None:
+        raise _Late
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    except _Late:
+        raise TimeoutError(f"no answer of a Ray head within {seconds} seconds") from None
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def nodes(facts: Mapping[str, Facts] | None = None) -> list[Node]:
+    """The nodes of the cluster that are alive, by their Ray node id (56 hex digits). Cheap: asks the head alone.
+
+    With `facts` of nodes that were asked (`runner.preflight`) only those, with the memory that they have. Without, the
+    memory is what Ray may give away, and that of a GPU is unknown (infinite).
+    """
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    alive = {node["NodeID"]: node["Resources"] for node in found if node["Alive"]}
+    return [
+        Node(
+            name,
+            int(has.get("GPU", 0)),
+            facts[name].gpu_gb if facts else math.inf,
+            has.get("CPU", 0.0),
+            facts[name].memory_gb if facts else has.get("memory", math.inf) / 1e9,
         )
-
-
-def _gpu_gb() -> float | None:
-    """Memory of the largest GPU that this process may use; None if nvidia-smi does not say."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    command = [
-        "nvidia-smi",
-        "--query-gpu=memory.total",
-        "--format=csv,noheader,nounits",
-        *(["-i", chosen] if chosen else []),
+        for name, has in alive.items()
+        if facts is None or name in facts
     ]
-    try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-        return max(float(line) for line in told.splitlines()) * 2**20 / 1e9
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
 
 
-def _machine_gb() -> float:
-    """This machine's memory, or what its container may use of it."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):  # no such file, or `max`
-            total = min(total, int(Path(limit).read_text()))
-    return total / 1e9
+def labels() -> dict[str, str]:
+    """A name for every node that its owner knows: its address, with the start of Ray's id where several share one."""
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    addresses = [node["NodeManagerAddress"] for node in found if node["Alive"]]
+    return {
+        node["NodeID"]: node["NodeManagerAddress"]
+        + (f" ({node['NodeID'][:8]})" if addresses.count(node["NodeManagerAddress"]) > 1 else "")
+        for node in found
+    }
 
 
-def check_disk(plan: Plan, store: str) -> None:
-    """EnvironmentFault if the images that a run would still make do not fit where a local store lies."""
-    if "://" in store:
-        return
-    left = sum((model.disk_gb or 0) * (1 - model.images_held / model.batches) for model in plan.models)
-    free = free_space(Path(store)) / 1e9
-    if left > free:
-        raise EnvironmentFault(
-            f"this run makes about {left:,.1f} GB of images, and the file system of the store '{store}' has "
-            f"{free:,.1f} GB free: make room, choose another place (store=DIR), or ask for fewer images (images=N)"
-        )
-
-
-def check_resources(experiment: Experiment) -> None:
-    """Compare the CPUs and GPUs that the run needs with those that the cluster has.
-
-    Raises:
-        EnvironmentFault: what is missing, with what would be right. Never a wait for what will not come.
-    """
-    have: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    served = _replicas(experiment)
-    lines = [f"  {spec.name}: {count} x ({spec.gpus:g} GPU, {spec.cpus:g} CPU)" for spec, count in served]
-    gpus, cpus = (sum(count * getattr(spec, kind) for spec, count in served) for kind in ("gpus", "cpus"))
-    if gpus and not have.get("GPU"):
-        raise EnvironmentFault(
-            f"this run needs {gpus:g} GPUs, and Ray finds none here:\n"
-            + "\n".join(lines)
-            + "\nrun it where nvidia-smi "
-            "lists a GPU and CUDA_VISIBLE_DEVICES does not hide it, join a cluster that has some "
-            "(cluster.address=auto), or choose models and a VLM that need none"
-        )
-    for kind, need, key in (("GPUs", gpus, "GPU"), ("CPUs", cpus, "CPU")):
-        if need > have.get(key, 0) + 1e-9:
-            raise EnvironmentFault(
-                f"this run needs {need:g} {kind} at once, and the cluster has {have.get(key, 0):g}:\n"
-                + "\n".join(lines)
-                + "\nask for fewer replicas (cluster.replicas), or models one at a time (models=[...])"
-            )
-
-
-def _replicas(experiment: Experiment) -> list[tuple[Spec, int]]:
-    """Everything that is served, and how many times."""
-    specs: list[Spec] = [*(model.spec for model in experiment.models), experiment.vlm.spec]
-    return [(spec, experiment.cluster.replicas.get(spec.name, 1)) for spec in specs]
+def named(names: Sequence[str]) -> str:
+    """The first few of them, and how many more there are."""
+    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+    return ", ".join(sorted(names)[:MOST]) + more

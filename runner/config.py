@@ -22,6 +22,7 @@ from results.errors import ConfigError, nearest
 from results.secrets import without_secrets
 
 __all__ = [
+    "CLIENT",
     "CONFIGS",
     "ClusterConfig",
     "Config",
@@ -33,6 +34,11 @@ __all__ = [
 ]
 
 _REPLICAS = "cluster.replicas."
+#: why an address of a Ray client is none to run on
+CLIENT = (
+    "the driver of a Ray client is outside the cluster, and all data would go through one connection of a proxy; run "
+    "the driver on a node of the cluster (`ray job submit`, or ssh to the head) with cluster.address=auto"
+)
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 
@@ -40,7 +46,7 @@ CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 class ClusterConfig:
     """Where and how wide a run goes. Nothing here changes a result, so nothing here is part of any identity."""
 
-    address: str = "local"  #: `local` starts a Ray of its own; `auto` joins the cluster that this machine is part of
+    address: str = "local"  #: a Ray of its own; `auto`: the cluster of which this machine is a node; HOST:PORT
     cpus: int | None = None  #: CPUs of a local Ray; all of the machine's by default
     gpus: int | None = None  #: GPUs of a local Ray; all that are found by default
     replicas: dict[str, int] = field(

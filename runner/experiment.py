@@ -23,6 +23,7 @@ from results.errors import ConfigError, nearest
 from results.identity import digest, questionnaire_key
 from results.store import Store
 from runner.config import (
+    CLIENT,
     CONFIGS,
     ClusterConfig,
     Config,
@@ -265,11 +266,8 @@ def _check_numbers(config: Config) -> None:
 
 def _check_cluster(cluster: ClusterConfig, served: Sequence[str]) -> None:
     if cluster.address not in ("local", "auto") and not re.fullmatch(r"[\w.-]+:\d+", cluster.address):
-        hint = (
-            "the driver must run on the cluster, where it can reach the store; submit it with `ray job submit`"
-            if cluster.address.startswith("ray://")
-            else "expected 'local', 'auto' or HOST:PORT of a Ray head"
-        )
+        client = cluster.address.startswith("ray://")
+        hint = CLIENT if client else "expected 'local', 'auto' or HOST:PORT of a Ray head"
         raise ConfigError(f"cluster.address: '{cluster.address}' is not supported: {hint}")
     shipped = {path.stem for kind in ("models", "vlms") for path in (CONFIGS / kind).glob("*.yaml")}
     for name, count in cluster.replicas.items():

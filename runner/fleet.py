@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -26,8 +27,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.engines import VQAQuestion
 from actors.tti import ImageBatch, TTIActor
 from actors.vqa import AnswerBatch, Questionnaire, VQAActor
-from results.errors import Interrupted, SeesawError, StoreUnavailable
+from results.errors import HeadLost, Interrupted, SeesawError, StoreUnavailable
 from results.identity import BATCH
+from runner.cluster import labels, nodes
 from runner.config import ModelConfig, VLMConfig
 from runner.events import Events
 from runner.experiment import Experiment
@@ -35,6 +37,7 @@ from runner.plan import Batch, work_of
 from runner.policy import Decision, decide
 from runner.pool import Pool
 from runner.pool import Replica as Served
+from runner.preflight import Ready, welcome
 from runner.room import Node, Replica, Work, places
 
 __all__ = ["Backlog", "Fleet"]
@@ -43,7 +46,7 @@ Result = TypeVar("Result")
 WRITING = "writing"  #: the thread of a TTI actor that encodes and commits while the next batch is made
 LOOK = 5.0  #: seconds between two looks at the nodes and the policy when nothing happens
 SETTLE = 0.05  #: seconds in which what happens together is decided together
-HEADLESS = 20.0  #: seconds without a word from Ray's head after which the run ends: Ray ends the process after 60
+HEADLESS = 25.0  #: seconds without a word from Ray's head after which the run ends: Ray ends the process after 60
 GUESS = 1.0  #: seconds of a batch of which nobody has said or measured what it takes; one replica will find out
 WIDEST = 512  #: replicas of a model that are reckoned with when it is said how much may be in flight
 HELD = 0.3  #: share of Ray's object store that images on their way to the VLM may fill; others are read from the store
@@ -59,11 +62,13 @@ class Backlog:
 
 
 class Fleet:
-    """One pool a model and one for the VLM. `open`: answers may bring more work, as in a mitigation."""
+    """One pool a model and one for the VLM, on the nodes that are `ready`; `more` work may come, as in a mitigation."""
 
-    def __init__(self, experiment: Experiment, logs: Path, events: Events, open: bool = False) -> None:
-        self._experiment, self._logs, self._events, self._more = experiment, logs.absolute(), events, open
+    def __init__(self, experiment: Experiment, logs: Path, events: Events, ready: Ready, more: bool = False) -> None:
+        self._experiment, self._logs, self._events, self._more = experiment, logs.absolute(), events, more
+        self._ready = ready
         self.fault: SeesawError | None = None  #: what ended the run for all, if anything did
+        self.abandon: Callable[[], object] = lambda: None  #: called when what is in flight cannot be waited for
         cluster = experiment.cluster
         asked = experiment.questionnaire
         self._questionnaire = Questionnaire(
@@ -85,7 +90,10 @@ class Fleet:
             **{m.name: work_of(m.spec, cluster.replicas, BATCH * m.spec.seconds_per_image) for m in experiment.models},
             experiment.vlm.name: work_of(experiment.vlm.spec, cluster.replicas, BATCH * questions),
         }
-        self._nodes: Sequence[Node] = nodes_now()
+        self._nodes: Sequence[Node] = nodes(ready.facts)
+        self._labels: Mapping[str, str] = {}  # by node id
+        self._asker = ThreadPoolExecutor(1, "ray")  # not asyncio's own, whose end waits for an answer that may not come
+        self._greeting: asyncio.Task[Ready] | None = None
         replicas = sum(min(places(work, self._nodes), WIDEST) for work in self._costs.values())
         self.width = max(replicas, 1) * cluster.in_flight  #: batches that can be at replicas at once
         total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -191,16 +199,18 @@ class Fleet:
         while not self.stopping:
             self._changed.clear()
             try:
-                self._nodes = await asyncio.wait_for(asyncio.to_thread(nodes_now), timeout=LOOK)
+                await asyncio.wait_for(self._look(), timeout=LOOK)
+                self._labels = await self._asked(labels)
                 heard = time.monotonic()
             except (TimeoutError, RuntimeError, OSError) as error:  # Ray's clients raise all of these
                 if time.monotonic() - heard > HEADLESS:
                     self._end(
-                        Interrupted(
+                        HeadLost(
                             f"Ray's head does not answer any more ({error or 'no reply'}); what was in flight is lost, "
                             "what was committed is kept: start the head again, and the same command goes on"
                         )
                     )
+                    self.abandon()
                     return
                 await asyncio.sleep(1.0)
                 continue
@@ -210,6 +220,28 @@ class Fleet:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), timeout=LOOK)
             await asyncio.sleep(SETTLE)
+
+    async def _asked(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        """What Ray's head says, for which the loop does not wait."""
+        return await asyncio.get_running_loop().run_in_executor(self._asker, call, *arguments)
+
+    async def _look(self) -> None:
+        """See which nodes are there, and ask newcomers, in the background, whether they can take work."""
+        self._nodes = await self._asked(nodes, self._ready.facts)
+        if self._greeting is not None and self._greeting.done():
+            try:
+                self._ready = self._greeting.result()
+            except SeesawError:  # the store is away: they are asked again
+                pass
+            else:
+                for told in self._ready.notes:
+                    self._events.note(told)
+                self._nodes = await self._asked(nodes, self._ready.facts)
+            self._greeting = None
+        known = self._ready.facts.keys() | self._ready.refused
+        if self._greeting is None and any(node.name not in known for node in await self._asked(nodes)):
+            self._greeting = asyncio.create_task(self._asked(welcome, self._experiment, self._ready))
+            self._greeting.add_done_callback(lambda _: self._changed.set())
 
     def _decide(self) -> Decision:
         here = {node.name for node in self._nodes}
@@ -239,7 +271,7 @@ class Fleet:
             load_seconds=pool.load_seconds or work.load_seconds,
             pinned=pinned,
             open=self._more,
-            shuns=frozenset(pool.shuns),
+            shuns=frozenset(pool.shuns | {n for n, facts in self._ready.facts.items() if pool.name in facts.lacks}),
         )
 
     def _apply(self, decision: Decision) -> None:
@@ -251,11 +283,18 @@ class Fleet:
             pool = self._vqa if start.model == self._vqa.name else self._pools[start.model]
             pool.start(start.node, start.gpus)
         if decision.lines:
+            lines = [self._readable(line) for line in decision.lines]
             with suppress(OSError), (self._logs / "fleet.log").open("a", encoding="utf-8") as file:
                 now = datetime.now(UTC).isoformat(timespec="seconds")
-                file.writelines(f"{now} {line}\n" for line in decision.lines)
-        for line in decision.lines:
-            self._events.decided(line)
+                file.writelines(f"{now} {line}\n" for line in lines)
+            for line in lines:
+                self._events.decided(line)
+
+    def _readable(self, line: str) -> str:
+        """A line with the addresses of nodes in the place of their ids."""
+        for node, label in self._labels.items():
+            line = line.replace(node, label)
+        return line
 
     def _strand(self, models: Sequence[Work], stranded: bool) -> None:
         """Nothing is at work and nothing can be started: say so, wait for a node, and give up after too long."""
@@ -312,7 +351,13 @@ class Fleet:
                 for pool in pools
             },
             replicas={
-                r.name: {"node": r.node, "state": r.state, "done": r.done} for pool in pools for r in pool.replicas
+                replica.name: {
+                    "node": self._labels.get(replica.node, replica.node),
+                    "state": replica.state,
+                    "done": replica.done,
+                }
+                for pool in pools
+                for replica in pool.replicas
             },
         )
 
@@ -336,9 +381,12 @@ class Fleet:
             pool.stop()
 
     async def close(self) -> None:
-        if self._steering is not None:
-            self._steering.cancel()
-        await asyncio.gather(*(pool.close() for pool in (*self._pools.values(), self._vqa)))
+        for task in (self._steering, self._greeting):
+            if task is not None:
+                task.cancel()
+        self._asker.shutdown(wait=False, cancel_futures=True)
+        if not isinstance(self.fault, HeadLost):  # who would have to end the actors; they end by themselves
+            await asyncio.gather(*(pool.close() for pool in (*self._pools.values(), self._vqa)))
 
     # -- actors ---------------------------------------------------------------------------------------------------
 
@@ -356,21 +404,6 @@ class Fleet:
 
     def _log(self, name: str) -> str:
         return f"{self._logs}/{name.replace('/', '-')}.log"
-
-
-def nodes_now() -> list[Node]:
-    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [
-        Node(
-            n["NodeID"],
-            int(n["Resources"].get("GPU", 0)),
-            math.inf,
-            n["Resources"].get("CPU", 0.0),
-            n["Resources"].get("memory", math.inf) / 1e9,
-        )
-        for n in found
-        if n["Alive"]
-    ]
 
 
 def _remote(cls: type, spec: ModelConfig | VLMConfig) -> Callable[..., Any]:

@@ -17,13 +17,15 @@ from experiments.sweep import withheld_images
 from results.errors import Interrupted, RunDirectoryError
 from results.report import write_report
 from results.store import Store
-from runner.cluster import check_disk, check_resources, connected, preflight
+from runner.cluster import connected
 from runner.events import Counts, Events
 from runner.fleet import Fleet
 from runner.job import Job
 from runner.lab import FleetLab
 from runner.metrics import exported
+from runner.needs import check_resources
 from runner.plan import make_plan
+from runner.preflight import Ready, check_disk, preflight
 from runner.progress import FIGURES, recorded
 from runner.rundir import RunDirectory
 from runner.streams import diverted
@@ -58,11 +60,13 @@ def run(job: Job, show: Callable[[str, Mapping[str, Any], Counts], None]) -> int
             with diverted(directory.logs / "driver.log"), connected(job.served):
                 _stop_on_signals()  # Ray has put its own handler there
                 check_resources(job.served)
-                preflight(job.served)
+                ready = preflight(job.served)
+                for told in ready.notes:
+                    events.note(told)
                 directory.write_config()  # from here on the directory is this experiment's
                 directory.write_record("running", began=began)
                 begun = True
-                asyncio.run(_observe(job, store, directory, events))
+                asyncio.run(_observe(job, store, directory, events, ready))
             whole = _write(job, directory, events)
         except BaseException as error:
             stopped = isinstance(error, Interrupted | KeyboardInterrupt)
@@ -71,7 +75,7 @@ def run(job: Job, show: Callable[[str, Mapping[str, Any], Counts], None]) -> int
                 directory.forget()
             if stopped:
                 again = "stopped; the same command goes on where this one was"
-                raise Interrupted(str(error) or again) from None
+                raise (error if isinstance(error, Interrupted) else Interrupted(again)) from None
             raise
         return _ended(job, directory, events, "done" if whole else "partial", began)
 
@@ -136,14 +140,16 @@ def _lacking(counts: Counts, directory: RunDirectory) -> str:
     return f", but {counts.cells_failed} cells failed: {listed}"
 
 
-async def _observe(job: Job, store: Store, directory: RunDirectory, events: Events) -> None:
+async def _observe(job: Job, store: Store, directory: RunDirectory, events: Events, ready: Ready) -> None:
     """Let the job observe. The first SIGINT or SIGTERM lets what is in flight finish; the second stops at once."""
     experiment = job.served
-    fleet = Fleet(experiment, directory.logs, events, open=job.command == "mitigate")
+    fleet = Fleet(experiment, directory.logs, events, ready, more=job.command == "mitigate")
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    fleet.abandon = task.cancel
 
     def stop() -> None:
-        if fleet.stopping and task is not None:
+        if fleet.stopping:
             task.cancel()
             return
         events.note("stopping: what is in flight is finished and kept; once more stops at once")
@@ -157,7 +163,8 @@ async def _observe(job: Job, store: Store, directory: RunDirectory, events: Even
         await fleet.metrics()
         events.withheld(withheld_images(lab.withheld()))
     except asyncio.CancelledError:
-        raise Interrupted("stopped at once; the same command goes on where this one was") from None
+        at_once = Interrupted("stopped at once; the same command goes on where this one was")
+        raise fleet.fault or at_once from None
     except Interrupted:
         if fleet.fault is not None:
             raise fleet.fault from None

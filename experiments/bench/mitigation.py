@@ -26,6 +26,7 @@ from runner.experiment import Experiment, load_experiment
 from runner.fleet import Fleet
 from runner.lab import FleetLab
 from runner.mitigate import Mitigate
+from runner.preflight import preflight
 
 CONFIG = """
 models: [{{name: tti, engine: simulated, settings: {{seconds: {seconds}}}, cpus: 0.01}}]
@@ -58,7 +59,7 @@ async def timed(experiment: Experiment, fleet: Fleet, seed: int) -> tuple[float,
 
 
 async def compare(experiment: Experiment, folder: Path) -> None:
-    fleet = Fleet(experiment, folder / "logs", Events(lambda kind, fields, counts: None))
+    fleet = Fleet(experiment, folder / "logs", Events(lambda kind, fields, counts: None), preflight(experiment))
     try:
         began = time.perf_counter()
         await timed(experiment, fleet, 0)  # all replicas load

@@ -37,6 +37,7 @@ def measure(batches: int) -> dict[str, float]:
     from runner.experiment import load_experiment
     from runner.fleet import Fleet
     from runner.lab import FleetLab
+    from runner.preflight import preflight
 
     with tempfile.TemporaryDirectory() as folder:
         subjects = [f"subject {i}" for i in range(-(-batches // BATCHES_A_SUBJECT))]
@@ -51,7 +52,7 @@ def measure(batches: int) -> dict[str, float]:
 
         async def once() -> float:
             events = Events(lambda kind, fields, counts: None)
-            fleet = Fleet(experiment, Path(folder) / "logs", events)
+            fleet = Fleet(experiment, Path(folder) / "logs", events, preflight(experiment))
             lab = FleetLab(experiment, store, fleet, events)
             warm = experiment.dataset.select(subjects=subjects[:1])
             await sweep(lab, warm, ["tti"], 48)  # the actors load

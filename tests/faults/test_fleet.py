@@ -1,4 +1,4 @@
-"""Nodes that come and go, engines that hang, a store that is full: the sweep says so, waits or goes on; nothing is lost.
+"""Nodes come and go, engines hang, the store is full: the sweep says so, waits or goes on, and nothing is lost.
 
 Real raylets, real signals, a real small file system; simulated engines, so that a test lasts seconds.
 """

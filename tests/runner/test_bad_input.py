@@ -239,14 +239,19 @@ def test_a_gpu_that_is_not_there_and_a_full_disk_end_a_run_with_exit_code_4(tmp_
         ("memory_gb: 14, gpus: 0.5", "", "tti: it takes 14 GB on 0.5 GPU"),
         ("memory_gb: 24, gpus: 1", "memory_gb: 44, gpus: 1", "vlm: it takes 44 GB on 1 GPU"),
         ("memory_gb: 24, gpus: 1", "memory_gb: 44, gpus: 2", ""),  # spread over both
-        ("memory_gb: 900000", "", "needs 1,800,000.0 GB of memory at once"),
+        ("memory_gb: 900000", "", "tti: it takes 900,000.0 GB of memory, and this machine has"),
     ],
 )
 def test_a_model_that_does_not_fit_into_memory_is_found_before_work(model, vlm, message, tmp_path, monkeypatch):
     from results.errors import EnvironmentFault
-    from runner.cluster import preflight
+    from runner import preflight
     from runner.experiment import load_experiment
+    from runner.room import Node
 
+    def nodes(facts=None):  # what Ray would say of this machine
+        return [Node("here", 2, facts["here"].gpu_gb, memory_gb=facts["here"].memory_gb) if facts else Node("here", 2)]
+
+    monkeypatch.setattr(preflight, "nodes", nodes)
     smi = tmp_path / "nvidia-smi"  # a machine with one GPU of 16 GiB and one of 24
     smi.write_text("#!/bin/sh\n[ \"$1\" = --query-gpu=memory.total ] && printf '16384\\n24564\\n'\n")
     smi.chmod(0o755)
@@ -257,7 +262,8 @@ def test_a_model_that_does_not_fit_into_memory_is_found_before_work(model, vlm, 
     (tmp_path / "config.yaml").write_text(with_keys(text + "cluster: {replicas: {tti: 2}}"))
     experiment = load_experiment("config.yaml")
     if not message:
-        return preflight(experiment)
+        assert preflight.preflight(experiment).facts["here"].lacks == {}
+        return
     with pytest.raises(EnvironmentFault) as fault:
-        preflight(experiment)
+        preflight.preflight(experiment)
     assert message in str(fault.value)
