@@ -3,6 +3,7 @@
     images/<model>-<identity>/<batch>.parquet                     one batch of images
     answers/<vlm>-<identity>/<batch>-<questionnaire>.parquet      the answers to one batch
     damaged/...                                                   shards found altered, moved here, never deleted
+    costs/...                                                     what batches took (`results.costs`); no record of work
 
 A committed shard *is* the record of completion; there is no other ledger. On a local or shared filesystem it is written
 aside, fsynced and linked into place: complete or absent, whatever is killed. Whoever commits second adopts what is
@@ -182,7 +183,7 @@ class Store:
 
     def verify(self) -> Iterator[tuple[str, Problem | None]]:
         """Check every byte of every shard: (name, None) for a sound one, (name, problem) for what is not."""
-        known = {"images", "answers", "damaged"}
+        known = {"images", "answers", "damaged", "costs"}
         for info in self._list(""):
             if info.base_name not in known:
                 yield info.base_name, Problem(info.base_name, "foreign", "not written by Seesaw; it counts nowhere")

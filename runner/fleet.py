@@ -27,23 +27,24 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.engines import VQAQuestion
 from actors.tti import ImageBatch, TTIActor
 from actors.vqa import AnswerBatch, Questionnaire, VQAActor
+from results.costs import Measured, write_costs
 from results.errors import HeadLost, Interrupted, SeesawError, StoreUnavailable
-from results.identity import BATCH
 from runner.cluster import labels, nodes
 from runner.config import ModelConfig, VLMConfig
 from runner.events import Events
-from runner.experiment import Experiment
-from runner.plan import Batch, work_of
+from runner.experiment import Experiment, Served
+from runner.plan import Batch, costs_of
 from runner.policy import Decision, decide
-from runner.pool import Pool
-from runner.pool import Replica as Served
+from runner.pool import Pool, Replica
 from runner.preflight import Ready, welcome
-from runner.room import Node, Replica, Work, places
+from runner.room import Node, Work, places
+from runner.room import Replica as Placed
 
 __all__ = ["Backlog", "Fleet"]
 
 Result = TypeVar("Result")
 WRITING = "writing"  #: the thread of a TTI actor that encodes and commits while the next batch is made
+KEEP = 60.0  #: seconds after which measured costs are kept again
 LOOK = 5.0  #: seconds between two looks at the nodes and the policy when nothing happens
 SETTLE = 0.05  #: seconds in which what happens together is decided together
 HEADLESS = 25.0  #: seconds without a word from Ray's head after which the run ends: Ray ends the process after 60
@@ -83,13 +84,9 @@ class Fleet:
             arguments = cluster.in_flight, cluster.attempts, events, vital, self._end, self._changed.set
             return Pool(spec.name, make, *arguments)
 
-        questions = len(self._questionnaire.all) * experiment.vlm.spec.seconds_per_question
         self._pools = {model.name: pool(model.spec, self._tti(model.spec)) for model in experiment.models}
         self._vqa = pool(experiment.vlm.spec, self._vlm(experiment.vlm.spec))
-        self._costs = {
-            **{m.name: work_of(m.spec, cluster.replicas, BATCH * m.spec.seconds_per_image) for m in experiment.models},
-            experiment.vlm.name: work_of(experiment.vlm.spec, cluster.replicas, BATCH * questions),
-        }
+        self._costs = {name: work for name, (work, _) in costs_of(experiment).items()}
         self._nodes: Sequence[Node] = nodes(ready.facts)
         self._labels: Mapping[str, str] = {}  # by node id
         self._asker = ThreadPoolExecutor(1, "ray")  # not asyncio's own, whose end waits for an answer that may not come
@@ -101,6 +98,7 @@ class Fleet:
         self._steering: asyncio.Task[None] | None = None
         self._stranded = self._away = math.inf  # since when nothing can be done for want of a node; and of the store
         self._gpu_seconds, self._last_look = 0.0, time.monotonic()
+        self._costs_kept = self._last_look
 
     # -- what the Lab calls ---------------------------------------------------------------------------------------
 
@@ -114,7 +112,7 @@ class Fleet:
             batch.images, batch.model, batch.prompt.text, batch.prompt.adapter, batch.seeds, batch.image_keys
         )
 
-        async def submit(replica: Served, first: bool) -> tuple[Any, int] | None:
+        async def submit(replica: Replica, first: bool) -> tuple[Any, int] | None:
             await replica.actor.generate.remote(task)
 
             async def commit() -> tuple[Any, tuple[int, int]]:
@@ -135,7 +133,7 @@ class Fleet:
         """Ask a batch of images (None, or lost on the way: the store's) and commit the answers; returns them."""
         task = AnswerBatch(batch.answers, batch.images, self._experiment.vlm.name, batch.image_keys)
 
-        async def submit(replica: Served, first: bool) -> pa.Table:
+        async def submit(replica: Replica, first: bool) -> pa.Table:
             sent = images[0] if images and first else None
             return await self._patiently(lambda: replica.actor.answer.remote(task, sent), replica)
 
@@ -146,7 +144,7 @@ class Fleet:
             if images:
                 self._room += images[1]
 
-    async def wait_for_store(self, error: StoreUnavailable, replica: Served | None = None) -> None:
+    async def wait_for_store(self, error: StoreUnavailable, replica: Replica | None = None) -> None:
         """Wait a while for a store that is full or away: tell once what is waited for, and end the run after too long.
 
         Raises:
@@ -164,7 +162,7 @@ class Fleet:
             replica.moved = now  # it waits; it does not hang
         await asyncio.sleep(min(1 + (now - self._away) / 10, 15.0, max(longest, 0.1)))
 
-    async def _patiently(self, call: Callable[[], Awaitable[Result]], replica: Served) -> Result:
+    async def _patiently(self, call: Callable[[], Awaitable[Result]], replica: Replica) -> Result:
         """The result of `call`, which is called again for as long as it ends for want of the store."""
         while True:
             try:
@@ -215,11 +213,26 @@ class Fleet:
                 await asyncio.sleep(1.0)
                 continue
             self._replace_hung()
+            if time.monotonic() - self._costs_kept > KEEP:
+                await self._keep_costs()
             self._apply(self._decide())
             self._tell()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), timeout=LOOK)
             await asyncio.sleep(SETTLE)
+
+    async def _keep_costs(self) -> None:
+        """Leave in the store what batches and loads took."""
+        self._costs_kept = time.monotonic()
+        everyone: list[Served[Any]] = [*self._experiment.models, self._experiment.vlm]
+        folders = {served.name: served.folder for served in everyone}
+        costs = {
+            folders[pool.name]: Measured(pool.done, pool.seconds, pool.load_seconds)
+            for pool in (*self._pools.values(), self._vqa)
+            if pool.seconds and pool.load_seconds is not None
+        }
+        if costs:
+            await asyncio.to_thread(write_costs, self._experiment.store, costs)
 
     async def _asked(self, call: Callable[..., Result], *arguments: Any) -> Result:
         """What Ray's head says, for which the loop does not wait."""
@@ -246,7 +259,7 @@ class Fleet:
     def _decide(self) -> Decision:
         here = {node.name for node in self._nodes}
         replicas = [
-            Replica(r.name, pool.name, r.node, r.gpus, r.state)
+            Placed(r.name, pool.name, r.node, r.gpus, r.state)
             for pool in (*self._pools.values(), self._vqa)
             for r in pool.replicas
             if r.node in here
@@ -384,6 +397,7 @@ class Fleet:
         for task in (self._steering, self._greeting):
             if task is not None:
                 task.cancel()
+        await self._keep_costs()
         self._asker.shutdown(wait=False, cancel_futures=True)
         if not isinstance(self.fault, HeadLost):  # who would have to end the actors; they end by themselves
             await asyncio.gather(*(pool.close() for pool in (*self._pools.values(), self._vqa)))

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from experiments.prompts import Prompt, prompts_of
+from results.costs import read_costs
 from results.identity import BATCH, batch_key, batch_size, image_key, image_seed
 from results.store import Store
 from runner.config import ModelConfig, VLMConfig
@@ -24,6 +25,7 @@ __all__ = [
     "Plan",
     "Timing",
     "batches_of",
+    "costs_of",
     "make_plan",
     "nodes_of",
     "time_plan",
@@ -213,6 +215,27 @@ def work_of(spec: ModelConfig | VLMConfig, replicas: Mapping[str, int], seconds:
     )
 
 
+def costs_of(experiment: Experiment) -> dict[str, tuple[Work, str]]:
+    """By name, what a replica of each model and the VLM takes, nothing queued, and where its seconds come from.
+
+    They come from batches that were measured, if the store knows of any, else from the YAML.
+    """
+    questions = len(experiment.questionnaire.all)
+    estimates: list[tuple[Served[Any], float]] = [
+        *((model, BATCH * model.spec.seconds_per_image) for model in experiment.models),
+        (experiment.vlm, BATCH * questions * experiment.vlm.spec.seconds_per_question),
+    ]
+    found = {}
+    for served, seconds in estimates:
+        work, source = work_of(served.spec, experiment.cluster.replicas, seconds), "its YAML"
+        measured = read_costs(experiment.store, served.folder)
+        if measured is not None:
+            work = replace(work, seconds=measured.seconds, load_seconds=measured.load_seconds)
+            source = f"{measured.batches:,} batches that were measured"
+        found[served.name] = work, source
+    return found
+
+
 def nodes_of(gpus: int, gpu_gb: float, cpus: int | None = None) -> list[Node]:
     """Nodes of up to 8 GPUs, and 16 CPUs a GPU; without GPUs one with `cpus`, or as many as this machine has."""
     if not gpus:
@@ -223,19 +246,18 @@ def nodes_of(gpus: int, gpu_gb: float, cpus: int | None = None) -> list[Node]:
 
 def time_plan(experiment: Experiment, plan: Plan, gpus: int, gpu_gb: float) -> Timing:
     """Simulate what is left of a plan on `gpus` GPUs of `gpu_gb` GB (0: on CPUs alone), and on one more."""
-    nodes, replicas = nodes_of(gpus, gpu_gb, experiment.cluster.cpus), experiment.cluster.replicas
+    nodes = nodes_of(gpus, gpu_gb, experiment.cluster.cpus)
+    costs = costs_of(experiment)
     models, left_out, stored = [], [], 0
     for served, counts in zip(experiment.models, plan.models, strict=True):
-        work = work_of(served.spec, replicas, BATCH * served.spec.seconds_per_image)
-        work = replace(work, queued=counts.batches - counts.images_held)
+        work = replace(costs[served.name][0], queued=counts.batches - counts.images_held)
         stored += counts.images_held - counts.answers_held
         why = _not_timed(work, "seconds_per_image", nodes)
         if not work.queued or not why:
             models.append(work)
         else:
             left_out.append(why)
-    spec = experiment.vlm.spec
-    asks = work_of(spec, replicas, BATCH * len(experiment.questionnaire.all) * spec.seconds_per_question)
+    asks = costs[experiment.vlm.name][0]
     vlm: Work | None = replace(asks, queued=stored)
     if why := _not_timed(asks, "seconds_per_question", nodes):
         left_out.append(why)
@@ -255,8 +277,14 @@ def time_plan(experiment: Experiment, plan: Plan, gpus: int, gpu_gb: float) -> T
         utilisation=tuple(made.utilisation.values()),
         loading_gpu_hours=made.loading_hours,
         costs=tuple(
-            # no shard of the store says how long it took
-            Cost(w.name, w.seconds, w.load_seconds, "its YAML", names.count(w.name), made.gpu_hours.get(w.name, 0.0))
+            Cost(
+                w.name,
+                w.seconds,
+                w.load_seconds,
+                costs[w.name][1],
+                names.count(w.name),
+                made.gpu_hours.get(w.name, 0.0),
+            )
             for w in works
         ),
         one_more_hours=more,

@@ -55,9 +55,10 @@ def show_plan(experiment: Experiment, plan: Plan, as_json: bool, timing: Timing 
     console.print(table)
     console.print(f"VQA by {escape(experiment.vlm.name)}: {plan.vqa_hours:.2f} device hours")
     for name, gpus, cpus, memory, licence in plan.memory:
-        replicas = experiment.cluster.replicas.get(name, 1)
+        replicas = experiment.cluster.replicas.get(name)
+        many = f"{replicas} x" if replicas else "as many as pay x"
         console.print(
-            f"  {escape(name)}: {replicas} x ({gpus:g} GPU, {cpus:g} CPU, {memory:g} GB)"
+            f"  {escape(name)}: {many} ({gpus:g} GPU, {cpus:g} CPU, {memory:g} GB)"
             + (f"; {escape(licence)}" if licence else "")
         )
     console.print(
@@ -75,7 +76,7 @@ def _show_timing(console: Console, timing: Timing) -> None:
     where = f"{gpus}{timing.cpus:g} CPUs"
     console.print(
         f"\n[b]On {where}[/b] what is left takes {_span(timing.hours)}, and no less than {_span(timing.bound_hours)} "
-        "whoever does what, with GPUs moved between models (a sweep itself keeps to cluster.replicas)"
+        "whoever does what"
     )
     table = Table(box=None, pad_edge=False)
     for column in ("", "GPU hours", "loads", "s a batch", "s a load", "seconds are from"):
@@ -83,7 +84,7 @@ def _show_timing(console: Console, timing: Timing) -> None:
     for cost in timing.costs:
         table.add_row(
             escape(cost.name), f"{cost.gpu_hours:,.2f}", f"{cost.loads:,}", f"{cost.seconds:,.2f}",
-            f"{cost.load_seconds:g}", cost.source,
+            f"{cost.load_seconds:.3g}", cost.source,
         )  # fmt: skip
     table.add_row("loading", f"{timing.loading_gpu_hours:,.2f}")
     console.print(table)
