@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,29 +21,27 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import ray
-from ray.exceptions import RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.engines import VQAQuestion
-from actors.tti import ImageBatch, TTIActor
-from actors.vqa import AnswerBatch, Questionnaire, VQAActor
+from actors.tti import ImageBatch
+from actors.vqa import AnswerBatch
 from results.costs import Measured, write_costs
-from results.errors import HeadLost, Interrupted, SeesawError, StoreUnavailable
+from results.errors import HeadLost, Interrupted, SeesawError
 from runner.cluster import labels, nodes
 from runner.config import ModelConfig, VLMConfig
 from runner.events import Events
 from runner.experiment import Experiment, Served
+from runner.outage import Outage
 from runner.plan import Batch, costs_of
 from runner.policy import Decision, decide
 from runner.pool import Pool, Replica
 from runner.preflight import Ready, welcome
 from runner.room import Node, Work, places
 from runner.room import Replica as Placed
+from runner.serve import WRITING, starter
 
 __all__ = ["Backlog", "Fleet"]
 
 Result = TypeVar("Result")
-WRITING = "writing"  #: the thread of a TTI actor that encodes and commits while the next batch is made
 KEEP = 60.0  #: seconds after which measured costs are kept again
 LOOK = 5.0  #: seconds between two looks at the nodes and the policy when nothing happens
 SETTLE = 0.05  #: seconds in which what happens together is decided together
@@ -71,32 +69,29 @@ class Fleet:
         self.fault: SeesawError | None = None  #: what ended the run for all, if anything did
         self.abandon: Callable[[], object] = lambda: None  #: called when what is in flight cannot be waited for
         cluster = experiment.cluster
-        asked = experiment.questionnaire
-        self._questionnaire = Questionnaire(
-            VQAQuestion(asked.person.text, asked.person.choices) if asked.person else None,
-            tuple(VQAQuestion(q.text, q.choices) for q in asked.questions),
-        )
         self.backlog = Backlog({model.name: set() for model in experiment.models})
         self._changed = asyncio.Event()
 
-        def pool(spec: ModelConfig | VLMConfig, make: Callable[[str, str], Any]) -> Pool:
+        def pool(spec: ModelConfig | VLMConfig) -> Pool:
             vital = isinstance(spec, VLMConfig)
             arguments = cluster.in_flight, cluster.attempts, events, vital, self._end, self._changed.set
-            return Pool(spec.name, make, *arguments)
+            return Pool(spec.name, starter(experiment, spec, logs), *arguments)
 
-        self._pools = {model.name: pool(model.spec, self._tti(model.spec)) for model in experiment.models}
-        self._vqa = pool(experiment.vlm.spec, self._vlm(experiment.vlm.spec))
+        self._pools = {model.name: pool(model.spec) for model in experiment.models}
+        self._vqa = pool(experiment.vlm.spec)
+        self._everyone = (*self._pools.values(), self._vqa)
+        self.outage = Outage(cluster.wait_seconds, events, self._end, lambda: self.stopping)
         self._costs = {name: work for name, (work, _) in costs_of(experiment).items()}
         self._nodes: Sequence[Node] = nodes(ready.facts)
         self._labels: Mapping[str, str] = {}  # by node id
-        self._asker = ThreadPoolExecutor(1, "ray")  # not asyncio's own, whose end waits for an answer that may not come
+        self._asker = ThreadPoolExecutor(2, "ray")  # not asyncio's own, whose end waits for an answer that may not come
         self._greeting: asyncio.Task[Ready] | None = None
         replicas = sum(min(places(work, self._nodes), WIDEST) for work in self._costs.values())
         self.width = max(replicas, 1) * cluster.in_flight  #: batches that can be at replicas at once
         total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self._room = HELD * total.get("object_store_memory", 0.0) / max(len(self._nodes), 1)  # bytes
         self._steering: asyncio.Task[None] | None = None
-        self._stranded = self._away = math.inf  # since when nothing can be done for want of a node; and of the store
+        self._stranded = math.inf  # since when nothing can be done for want of a node
         self._gpu_seconds, self._last_look = 0.0, time.monotonic()
         self._costs_kept = self._last_look
 
@@ -119,7 +114,7 @@ class Fleet:
                 told, images = replica.actor.commit.options(num_returns=2, concurrency_group=WRITING).remote(task)
                 return images, await told
 
-            images, (blanks, size) = await self._patiently(commit, replica)
+            images, (blanks, size) = await self.outage.through(commit, replica.waits)
             self._events.blank(batch, blanks)
             if size > self._room:
                 return None
@@ -135,7 +130,7 @@ class Fleet:
 
         async def submit(replica: Replica, first: bool) -> pa.Table:
             sent = images[0] if images and first else None
-            return await self._patiently(lambda: replica.actor.answer.remote(task, sent), replica)
+            return await self.outage.through(lambda: replica.actor.answer.remote(task, sent), replica.waits)
 
         self._steer_on()
         try:
@@ -143,39 +138,6 @@ class Fleet:
         finally:
             if images:
                 self._room += images[1]
-
-    async def wait_for_store(self, error: StoreUnavailable, replica: Replica | None = None) -> None:
-        """Wait a while for a store that is full or away: tell once what is waited for, and end the run after too long.
-
-        Raises:
-            Interrupted: the run was told to stop, or has waited for `cluster.wait_seconds`.
-        """
-        now, longest = time.monotonic(), self._experiment.cluster.wait_seconds
-        if self._away == math.inf:
-            self._away = now
-            self._events.note(f"waiting for up to {longest:g} s, nothing is lost: {error}")
-        if now - self._away >= longest:
-            self._end(StoreUnavailable(f"{error} (waited for {now - self._away:.0f} s); the same command goes on then"))
-        if self.stopping:
-            raise Interrupted("stopped while the store was away; the same command goes on where this one was")
-        if replica is not None:
-            replica.moved = now  # it waits; it does not hang
-        await asyncio.sleep(min(1 + (now - self._away) / 10, 15.0, max(longest, 0.1)))
-
-    async def _patiently(self, call: Callable[[], Awaitable[Result]], replica: Replica) -> Result:
-        """The result of `call`, which is called again for as long as it ends for want of the store."""
-        while True:
-            try:
-                result = await call()
-            except RayTaskError as error:
-                if not isinstance(error.cause, StoreUnavailable):
-                    raise
-                await self.wait_for_store(error.cause, replica)
-            else:
-                if self._away < math.inf:
-                    self._events.note(f"the store is back after {time.monotonic() - self._away:.0f} s")
-                    self._away = math.inf
-                return result
 
     # -- looking after it -----------------------------------------------------------------------------------------
 
@@ -189,7 +151,7 @@ class Fleet:
     def _steered(self, task: asyncio.Task[None]) -> None:
         """An error of ours in here ends the run: without the policy it would wait for ever."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            for pool in (*self._pools.values(), self._vqa):
+            for pool in self._everyone:
                 pool.fail(error)
 
     async def _steer(self) -> None:
@@ -198,7 +160,6 @@ class Fleet:
             self._changed.clear()
             try:
                 await asyncio.wait_for(self._look(), timeout=LOOK)
-                self._labels = await self._asked(labels)
                 heard = time.monotonic()
             except (TimeoutError, RuntimeError, OSError) as error:  # Ray's clients raise all of these
                 if time.monotonic() - heard > HEADLESS:
@@ -228,7 +189,7 @@ class Fleet:
         folders = {served.name: served.folder for served in everyone}
         costs = {
             folders[pool.name]: Measured(pool.done, pool.seconds, pool.load_seconds)
-            for pool in (*self._pools.values(), self._vqa)
+            for pool in self._everyone
             if pool.seconds and pool.load_seconds is not None
         }
         if costs:
@@ -240,6 +201,7 @@ class Fleet:
 
     async def _look(self) -> None:
         """See which nodes are there, and ask newcomers, in the background, whether they can take work."""
+        self._labels = await self._asked(labels)
         self._nodes = await self._asked(nodes, self._ready.facts)
         if self._greeting is not None and self._greeting.done():
             try:
@@ -260,7 +222,7 @@ class Fleet:
         here = {node.name for node in self._nodes}
         replicas = [
             Placed(r.name, pool.name, r.node, r.gpus, r.state)
-            for pool in (*self._pools.values(), self._vqa)
+            for pool in self._everyone
             for r in pool.replicas
             if r.node in here
         ]
@@ -288,7 +250,7 @@ class Fleet:
         )
 
     def _apply(self, decision: Decision) -> None:
-        names = {r.name: (pool, r) for pool in (*self._pools.values(), self._vqa) for r in pool.replicas}
+        names = {r.name: (pool, r) for pool in self._everyone for r in pool.replicas}
         for stop in decision.stop:
             pool, replica = names[stop.replica]
             pool.end(replica)
@@ -331,7 +293,7 @@ class Fleet:
     def _replace_hung(self) -> None:
         """End replicas that have done nothing for far too long; who was in line is tried elsewhere."""
         now, least = time.monotonic(), self._experiment.cluster.hang_seconds
-        for pool in (*self._pools.values(), self._vqa):
+        for pool in self._everyone:
             for replica in list(pool.replicas):
                 if not (replica.line or not replica.ready):
                     continue
@@ -346,7 +308,7 @@ class Fleet:
         now = time.monotonic()
         self._gpu_seconds += sum(node.gpus for node in self._nodes) * (now - self._last_look)
         self._last_look = now
-        pools = (*self._pools.values(), self._vqa)
+        pools = self._everyone
         busy = sum(pool.busy * self._costs[pool.name].gpus for pool in pools)
         left = {
             **{n: len(batches) for n, batches in self.backlog.unmade.items()},
@@ -390,7 +352,7 @@ class Fleet:
 
     def stop(self) -> None:
         """Begin nothing more, in any pool."""
-        for pool in (*self._pools.values(), self._vqa):
+        for pool in self._everyone:
             pool.stop()
 
     async def close(self) -> None:
@@ -400,38 +362,4 @@ class Fleet:
         await self._keep_costs()
         self._asker.shutdown(wait=False, cancel_futures=True)
         if not isinstance(self.fault, HeadLost):  # who would have to end the actors; they end by themselves
-            await asyncio.gather(*(pool.close() for pool in (*self._pools.values(), self._vqa)))
-
-    # -- actors ---------------------------------------------------------------------------------------------------
-
-    def _tti(self, spec: ModelConfig) -> Callable[[str, str], Any]:
-        start = _remote(TTIActor, spec)
-        store = self._experiment.store
-        return lambda name, node: start(node, name, spec.engine, spec.settings, store, spec.threads, self._log(name))
-
-    def _vlm(self, spec: VLMConfig) -> Callable[[str, str], Any]:
-        start = _remote(VQAActor, spec)
-        store = self._experiment.store
-        return lambda name, node: start(
-            node, name, spec.engine, spec.settings, self._questionnaire, store, spec.threads, self._log(name)
-        )
-
-    def _log(self, name: str) -> str:
-        return f"{self._logs}/{name.replace('/', '-')}.log"
-
-
-def _remote(cls: type, spec: ModelConfig | VLMConfig) -> Callable[..., Any]:
-    """Starts the class as a Ray actor on a node, with what its YAML asks for.
-
-    Ray must not restart it: the pool does, and counts.
-    """
-    options: dict[str, Any] = {"num_cpus": spec.cpus, "num_gpus": spec.gpus, "max_restarts": 0, "max_task_retries": 0}
-    if cls is TTIActor:
-        options["concurrency_groups"] = {WRITING: 1}
-    actor: Any = ray.remote(**options)(cls)
-
-    def start(node: str, *arguments: Any) -> Any:
-        here = NodeAffinitySchedulingStrategy(node, soft=False)
-        return actor.options(scheduling_strategy=here).remote(*arguments)
-
-    return start
+            await asyncio.gather(*(pool.close() for pool in self._everyone))

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from experiments.lab import Answers, Observations, all_of
 from experiments.prompts import Prompt
 from experiments.questionnaire import observations_of, read_replies
-from results.errors import BatchFailed, ConfigError, StoreError, StoreUnavailable, nearest
+from results.errors import BatchFailed, ConfigError, StoreError, nearest
 from results.identity import batch_size
 from results.store import Store
 from runner.config import ModelConfig
@@ -189,17 +189,13 @@ class FleetLab:
     async def _held(self, batch: Batch) -> Answers | None:
         """The answers that the store holds; None (and the shard moved aside) if they cannot be trusted."""
         async with self._reads:
-            while True:
-                try:
-                    return self._read(batch, await asyncio.to_thread(self._store.read, batch.answers))
-                except StoreUnavailable as error:
-                    await self._fleet.wait_for_store(error)
-                    continue
-                except FileNotFoundError:
-                    self._events.note(f"{batch.answers} vanished from the store; it is asked again")
-                except StoreError as error:
-                    self._events.note(f"{error}; moved to {self._store.quarantine(batch.answers)} and asked again")
-                break
+            try:
+                held = await self._fleet.outage.through(lambda: asyncio.to_thread(self._store.read, batch.answers))
+                return self._read(batch, held)
+            except FileNotFoundError:
+                self._events.note(f"{batch.answers} vanished from the store; it is asked again")
+            except StoreError as error:
+                self._events.note(f"{error}; moved to {self._store.quarantine(batch.answers)} and asked again")
         self._answers.discard(batch.answers)
         self._left(batch)
         return None

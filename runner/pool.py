@@ -83,6 +83,10 @@ class Replica:
             self._kept_for = ""
         self.tell()
 
+    def waits(self) -> None:
+        """It waits for something outside, and does not hang."""
+        self.moved = time.monotonic()
+
     def died(self) -> None:
         self.alive, self.suspects = False, tuple(self.line)
         self.tell()

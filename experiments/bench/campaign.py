@@ -4,8 +4,9 @@
 
 Real Ray, real signals, simulated engines. Five models and a VLM sweep over raylets of two (imagined) GPUs each. Spread
 over the work, a seed chooses what is next: SIGKILL for an actor, SIGSTOP for an actor (its engine hangs), SIGKILL for a
-raylet (another joins in its place), SIGKILL for the driver (the same command goes on). At the end tables and shards
-equal those of a sweep that nobody touched, bit for bit, no answer is there twice, and no process is left.
+raylet (another joins in its place), SIGKILL for the driver (the same command goes on, with a raylet more or less). At
+the end tables and shards equal those of a sweep that nobody touched, bit for bit, no answer is there twice, and no
+process is left.
 """
 
 from __future__ import annotations
@@ -179,6 +180,10 @@ def attack(kind: str, chance: random.Random, there: Raylets, driver: Driver) -> 
     if kind == "driver":
         driver.process.kill()
         driver.process.wait()
+        if chance.random() < 0.5 and len(there.nodes) > 1:  # it will find another cluster than it had
+            there.kill(chance.choice(there.nodes))
+        else:
+            there.join()
     elif kind == "raylet":
         there.kill(chance.choice(there.nodes))
         there.join()

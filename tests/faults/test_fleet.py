@@ -60,7 +60,7 @@ def whole(run: Path, images: int) -> bool:
 
 
 def test_an_engine_that_hangs_is_replaced_and_its_process_is_gone(sweep, tmp_path):
-    driver = sweep({"gpus": 2, "hang_seconds": 4, "replicas": {"tti": 1, "vlm": 1}}, seconds=0.1)
+    driver = sweep({"gpus": 2, "hang_seconds": 10, "replicas": {"tti": 1, "vlm": 1}}, seconds=0.1)
     events = driver.events()
     wait_for(events, "images")
     (victim,) = [p for p in psutil.Process(driver.process.pid).children(recursive=True) if "TTIActor" in p.name()]
@@ -68,7 +68,7 @@ def test_an_engine_that_hangs_is_replaced_and_its_process_is_gone(sweep, tmp_pat
     lost = wait_for(events, "lost")
     assert "hung for" in lost["error"]
     assert lost["held"]
-    wait_for(events, "replica", "tti-2")
+    wait_for(events, "replica", "tti-")
     deadline = time.monotonic() + 20
     while victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
         time.sleep(0.1)
