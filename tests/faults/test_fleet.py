@@ -16,8 +16,8 @@ import pytest
 from experiments.bench.campaign import Raylets, Size, campaign
 
 CONFIG = """
-models: [{{name: tti, engine: simulated, settings: {{seconds: {seconds}}}, gpus: {gpus}, cpus: 0.1}}]
-vqa: {{name: vlm, engine: simulated, gpus: {gpus}, cpus: 0.1}}
+models: [{{name: tti, engine: simulated, settings: {{seconds: {seconds}, bytes: {size}}}, gpus: 1, cpus: 0.1}}]
+vqa: {{name: vlm, engine: simulated, settings: {{seconds: {question}}}, gpus: 1, cpus: 0.1}}
 subjects: [nurse, chef]
 axes: [gender]
 images: {images}
@@ -32,8 +32,9 @@ BATCHES = 2 * 3  # cells: the initial prompt and two counterfactuals of two subj
 def sweep(tmp_path, start):
     """`sweep(cluster={...})` starts a sweep whose events are read as they come."""
 
-    def begin(cluster: dict, seconds: float = 0.05, images: int = 64, gpus: int = 1, **env):
-        text = CONFIG.format(cluster=json.dumps(cluster), seconds=seconds, images=images, gpus=gpus)
+    def begin(cluster: dict, seconds: float = 0.05, images: int = 64, **more):
+        given = {"size": 64, "question": 0, **more}
+        text = CONFIG.format(cluster=json.dumps(cluster), seconds=seconds, images=images, **given)
         (tmp_path / "sweep.yaml").write_text(text)
         return start("sweep", "sweep.yaml", "--json")
 
@@ -76,6 +77,38 @@ def test_an_engine_that_hangs_is_replaced_and_its_process_is_gone(sweep, tmp_pat
     end = wait_for(events, "end")
     assert driver.finish().code == 0, driver.err
     assert end["images_made"] == BATCHES * 64
+    assert whole(tmp_path / "run", 64)
+
+
+def test_stopped_twice_it_stops_at_once_leaves_no_process_and_resumes(sweep, tmp_path, seesaw):
+    driver = sweep({"gpus": 2}, seconds=0.4, images=8)
+    wait_for(driver.events(), "images")
+    began = psutil.Process(driver.process.pid).children(recursive=True)
+    driver.process.send_signal(signal.SIGINT)
+    wait_for(driver.events(), "note", "once more stops at once")
+    driver.process.send_signal(signal.SIGINT)
+    assert driver.finish(60).code == 3, driver.err
+    assert "stopped at once" in driver.err
+    _, left = psutil.wait_procs(began, timeout=20)
+    assert not [p for p in left if p.status() != psutil.STATUS_ZOMBIE]
+    again = seesaw("sweep", "sweep.yaml")
+    assert again.code == 0, again.err
+    assert whole(tmp_path / "run", 8)
+
+
+def test_images_that_wait_for_the_vlm_do_not_fill_ray_s_object_store(sweep, tmp_path):
+    """384 MB of images, 100 MB of object store and a VLM that is slower: what does not fit is read from the store."""
+    pinned = {"gpus": 2, "object_store_gb": 0.1, "replicas": {"tti": 1, "vlm": 1}}
+    driver = sweep(pinned, seconds=0.002, size=1_000_000, question=0.01)
+    events = driver.events()
+    wait_for(events, "images")
+    (raylet,) = [p for p in psutil.Process(driver.process.pid).children(recursive=True) if p.name() == "raylet"]
+    (socket,) = [word for word in raylet.cmdline() if word.startswith("--raylet_socket_name=")]
+    logs = Path(socket.partition("=")[2]).parent.parent / "logs"
+    wait_for(events, "end")
+    assert driver.finish().code == 0, driver.err
+    assert "spill" in (logs / "raylet.out").read_text()  # the place where it would say so
+    assert "Spilled" not in (logs / "raylet.out").read_text()
     assert whole(tmp_path / "run", 64)
 
 
