@@ -23,7 +23,7 @@ from runner.plan import Batch, batches_of
 
 __all__ = ["FleetLab"]
 
-LEAST = 128  #: cells of a model in flight: a node that joins finds work for it
+LEAST = 128  #: cells of a model, and batches of it, in flight: nodes that join find work
 
 
 class FleetLab:
@@ -44,10 +44,10 @@ class FleetLab:
         self._failed_cells: set[tuple[str, str]] = set()
         self._withheld: dict[tuple[str, str], Observations] = {}
         self._flight: dict[str, tuple[asyncio.Task[Answers], asyncio.Event]] = {}
-        width = fleet.width
-        self._cells = {name: asyncio.Semaphore(max(2 * width, LEAST) + 2) for name in self._models}
-        self._makes = {name: asyncio.Semaphore(2 * width) for name in self._models}
-        self._asks = asyncio.Semaphore(2 * width)
+        width = max(2 * fleet.width, LEAST)
+        self._cells = {name: asyncio.Semaphore(width) for name in self._models}
+        self._makes = {name: asyncio.Semaphore(width) for name in self._models}
+        self._asks = asyncio.Semaphore(width)
         self._reads = asyncio.Semaphore(16)
 
     async def observe(self, model: str, prompts: Sequence[Prompt], images: int) -> list[Observations]:
