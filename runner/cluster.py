@@ -21,7 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray._private import ray_constants, worker
+from ray._private import ray_constants, state, worker
 from ray.exceptions import RayError
 
 from results.errors import ConfigError, EnvironmentFault, HeadLost
@@ -33,7 +33,7 @@ from runner.room import Node
 if TYPE_CHECKING:
     from runner.facts import Facts
 
-__all__ = ["connected", "labels", "named", "nodes"]
+__all__ = ["available", "connected", "labels", "named", "nodes"]
 
 MOST = 3  #: nodes that a message names
 JOIN = 30  #: seconds that joining a cluster may take; Ray itself tries for many minutes
@@ -208,6 +208,12 @@ def labels() -> dict[str, str]:
         + (f" ({node['NodeID'][:8]})" if addresses.count(node["NodeManagerAddress"]) > 1 else "")
         for node in found
     }
+
+
+def available() -> dict[str, dict[str, float]]:
+    """By Ray node id, the GPUs and CPUs that nobody holds now. Cheap, and some moments old."""
+    found: dict[str, dict[str, float]] = state.available_resources_per_node()  # type: ignore[no-untyped-call]
+    return found
 
 
 def named(names: Sequence[str]) -> str:

@@ -11,41 +11,41 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import ray
+from ray.exceptions import RayError
 
 from actors.tti import ImageBatch
 from actors.vqa import AnswerBatch
 from results.costs import Measured, write_costs
 from results.errors import HeadLost, Interrupted, SeesawError
-from runner.cluster import labels, nodes
 from runner.config import ModelConfig, VLMConfig
 from runner.events import Events
 from runner.experiment import Experiment, Served
+from runner.nodes import Nodes
 from runner.outage import Outage
 from runner.plan import Batch, costs_of
 from runner.policy import Decision, decide
 from runner.pool import Pool, Replica
-from runner.preflight import Ready, welcome
-from runner.room import Node, Work, places
+from runner.preflight import Ready
 from runner.room import Replica as Placed
+from runner.room import Work, places
 from runner.serve import WRITING, starter
 
 __all__ = ["Backlog", "Fleet"]
 
-Result = TypeVar("Result")
 KEEP = 60.0  #: seconds after which measured costs are kept again
 LOOK = 5.0  #: seconds between two looks at the nodes and the policy when nothing happens
 SETTLE = 0.05  #: seconds in which what happens together is decided together
 HEADLESS = 25.0  #: seconds without a word from Ray's head after which the run ends: Ray ends the process after 60
+ASLEEP = 60.0  #: seconds between two looks after which it was this process that stood still, and nobody hung
 GUESS = 1.0  #: seconds of a batch of which nobody has said or measured what it takes; one replica will find out
 WIDEST = 512  #: replicas of a model that are reckoned with when it is said how much may be in flight
 HELD = 0.3  #: share of Ray's object store that images on their way to the VLM may fill; others are read from the store
@@ -65,7 +65,6 @@ class Fleet:
 
     def __init__(self, experiment: Experiment, logs: Path, events: Events, ready: Ready, more: bool = False) -> None:
         self._experiment, self._logs, self._events, self._more = experiment, logs.absolute(), events, more
-        self._ready = ready
         self.fault: SeesawError | None = None  #: what ended the run for all, if anything did
         self.abandon: Callable[[], object] = lambda: None  #: called when what is in flight cannot be waited for
         cluster = experiment.cluster
@@ -82,16 +81,17 @@ class Fleet:
         self._everyone = (*self._pools.values(), self._vqa)
         self.outage = Outage(cluster.wait_seconds, events, self._end, lambda: self.stopping)
         self._costs = {name: work for name, (work, _) in costs_of(experiment).items()}
-        self._nodes: Sequence[Node] = nodes(ready.facts)
-        self._labels: Mapping[str, str] = {}  # by node id
-        self._asker = ThreadPoolExecutor(2, "ray")  # not asyncio's own, whose end waits for an answer that may not come
-        self._greeting: asyncio.Task[Ready] | None = None
-        replicas = sum(min(places(work, self._nodes), WIDEST) for work in self._costs.values())
+        self._nodes = Nodes(experiment, ready, events, self._changed.set)
+        replicas = sum(min(places(work, self._nodes.now), WIDEST) for work in self._costs.values())
         self.width = max(replicas, 1) * cluster.in_flight  #: batches that can be at replicas at once
         total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        self._room = HELD * total.get("object_store_memory", 0.0) / max(len(self._nodes), 1)  # bytes
+        self._room = HELD * total.get("object_store_memory", 0.0) / max(len(self._nodes.now), 1)  # bytes
         self._steering: asyncio.Task[None] | None = None
-        self._stranded = math.inf  # since when nothing can be done for want of a node
+        self._stranded, self._told = (
+            math.inf,
+            False,
+        )  # since when nothing can be done for want of a node, and told of it
+        self._homeless: set[str] = set()  # models that fit on no node
         self._gpu_seconds, self._last_look = 0.0, time.monotonic()
         self._costs_kept = self._last_look
 
@@ -155,14 +155,16 @@ class Fleet:
                 pool.fail(error)
 
     async def _steer(self) -> None:
-        heard = time.monotonic()
-        while not self.stopping:
+        heard, failed = time.monotonic(), 0
+        while True:
             self._changed.clear()
+            before = time.monotonic()
             try:
-                await asyncio.wait_for(self._look(), timeout=LOOK)
-                heard = time.monotonic()
-            except (TimeoutError, RuntimeError, OSError) as error:  # Ray's clients raise all of these
-                if time.monotonic() - heard > HEADLESS:
+                await asyncio.wait_for(self._nodes.look(self._places()), timeout=LOOK)
+                heard, failed = time.monotonic(), 0
+            except (TimeoutError, RayError, RuntimeError, OSError) as error:  # Ray's clients raise all of these
+                failed += 1  # and not the clock alone, which goes on while this process is stopped
+                if time.monotonic() - heard > HEADLESS and failed > 3:
                     self._end(
                         HeadLost(
                             f"Ray's head does not answer any more ({error or 'no reply'}); what was in flight is lost, "
@@ -174,13 +176,18 @@ class Fleet:
                 await asyncio.sleep(1.0)
                 continue
             self._replace_hung()
+            if not self.stopping:
+                self._apply(self._decide())
+            self._tell()
             if time.monotonic() - self._costs_kept > KEEP:
                 await self._keep_costs()
-            self._apply(self._decide())
-            self._tell()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), timeout=LOOK)
             await asyncio.sleep(SETTLE)
+            if time.monotonic() - before > ASLEEP:
+                for pool in self._everyone:
+                    for replica in pool.replicas:
+                        replica.waits()
 
     async def _keep_costs(self) -> None:
         """Leave in the store what batches and loads took."""
@@ -195,31 +202,11 @@ class Fleet:
         if costs:
             await asyncio.to_thread(write_costs, self._experiment.store, costs)
 
-    async def _asked(self, call: Callable[..., Result], *arguments: Any) -> Result:
-        """What Ray's head says, for which the loop does not wait."""
-        return await asyncio.get_running_loop().run_in_executor(self._asker, call, *arguments)
-
-    async def _look(self) -> None:
-        """See which nodes are there, and ask newcomers, in the background, whether they can take work."""
-        self._labels = await self._asked(labels)
-        self._nodes = await self._asked(nodes, self._ready.facts)
-        if self._greeting is not None and self._greeting.done():
-            try:
-                self._ready = self._greeting.result()
-            except SeesawError:  # the store is away: they are asked again
-                pass
-            else:
-                for told in self._ready.notes:
-                    self._events.note(told)
-                self._nodes = await self._asked(nodes, self._ready.facts)
-            self._greeting = None
-        known = self._ready.facts.keys() | self._ready.refused
-        if self._greeting is None and any(node.name not in known for node in await self._asked(nodes)):
-            self._greeting = asyncio.create_task(self._asked(welcome, self._experiment, self._ready))
-            self._greeting.add_done_callback(lambda _: self._changed.set())
+    def _places(self) -> set[str]:
+        return {replica.node for pool in self._everyone for replica in pool.replicas}
 
     def _decide(self) -> Decision:
-        here = {node.name for node in self._nodes}
+        here = {node.name for node in self._nodes.now}
         replicas = [
             Placed(r.name, pool.name, r.node, r.gpus, r.state)
             for pool in self._everyone
@@ -227,9 +214,16 @@ class Fleet:
             if r.node in here
         ]
         models = [self._work(pool, len(self.backlog.unmade[name])) for name, pool in self._pools.items()]
-        decision = decide(models, self._work(self._vqa, len(self.backlog.unasked)), replicas, self._nodes)
-        waits = any(work.queued for work in models) or bool(self.backlog.unasked)
-        self._strand(models, waits and not replicas and not decision.start)
+        vlm = self._work(self._vqa, len(self.backlog.unasked))
+        decision = decide(models, vlm, replicas, self._nodes.now)
+        waiting = [work for work in (*models, vlm) if work.queued]
+        at_work = any(replica.state != "idle" for replica in replicas)
+        self._strand(waiting, bool(waiting) and not at_work and not decision.lines)
+        served = {replica.model for replica in replicas}
+        homeless = {work.name for work in waiting if work.name not in served and not places(work, self._nodes.now)}
+        for name in sorted(homeless - self._homeless):
+            self._events.note(f"{name} fits on no node now ({self._needs(name)}); others go on, and it when it does")
+        self._homeless = homeless
         return decision
 
     def _work(self, pool: Pool, left: int) -> Work:
@@ -246,7 +240,7 @@ class Fleet:
             load_seconds=pool.load_seconds or work.load_seconds,
             pinned=pinned,
             open=self._more,
-            shuns=frozenset(pool.shuns | {n for n, facts in self._ready.facts.items() if pool.name in facts.lacks}),
+            shuns=frozenset(pool.shuns | self._nodes.lacking(pool.name)),
         )
 
     def _apply(self, decision: Decision) -> None:
@@ -258,37 +252,36 @@ class Fleet:
             pool = self._vqa if start.model == self._vqa.name else self._pools[start.model]
             pool.start(start.node, start.gpus)
         if decision.lines:
-            lines = [self._readable(line) for line in decision.lines]
+            lines = [self._nodes.readable(line) for line in decision.lines]
             with suppress(OSError), (self._logs / "fleet.log").open("a", encoding="utf-8") as file:
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 file.writelines(f"{now} {line}\n" for line in lines)
             for line in lines:
                 self._events.decided(line)
 
-    def _readable(self, line: str) -> str:
-        """A line with the addresses of nodes in the place of their ids."""
-        for node, label in self._labels.items():
-            line = line.replace(node, label)
-        return line
+    def _needs(self, name: str) -> str:
+        work = self._costs[name]
+        return f"{work.gpus:g} GPU, {work.cpus:g} CPU"
 
-    def _strand(self, models: Sequence[Work], stranded: bool) -> None:
+    def _strand(self, waiting: Sequence[Work], stranded: bool) -> None:
         """Nothing is at work and nothing can be started: say so, wait for a node, and give up after too long."""
         now, longest = time.monotonic(), self._experiment.cluster.wait_seconds
         if not stranded:
-            if self._stranded < math.inf:
+            if self._told:
                 self._events.note(f"work goes on after {now - self._stranded:.0f} s")
-            self._stranded = math.inf
+            self._stranded, self._told = math.inf, False
             return
-        lacking = [w for w in models if w.queued] or [self._costs[self._vqa.name]]
-        needs = ", ".join(f"{w.name} ({w.gpus:g} GPU, {w.cpus:g} CPU)" for w in lacking)
-        have = f"{sum(node.gpus for node in self._nodes)} GPUs and {sum(node.cpus for node in self._nodes):g} CPUs"
-        told = f"no node can serve what is left: {needs}; the cluster has {have} on {len(self._nodes)} nodes"
-        if self._stranded == math.inf:
-            self._stranded = now
+        self._stranded = min(self._stranded, now)
+        waited = now - self._stranded
+        needs = ", ".join(f"{work.name} ({self._needs(work.name)})" for work in waiting)
+        gpus, cpus = sum(node.gpus for node in self._nodes.now), sum(node.cpus for node in self._nodes.now)
+        have = f"the cluster has {gpus} GPUs and {cpus:g} CPUs free on {len(self._nodes.now)} nodes"
+        told = f"no node can serve what is left: {needs}; {have}"
+        if waited >= LOOK and not self._told:  # what has just come to its end is not stranded
+            self._told = True
             self._events.note(f"waiting for up to {longest:g} s for a node, nothing is lost: {told}")
-        if now - self._stranded >= longest:
-            waited = f"waited for {now - self._stranded:.0f} s"
-            self._end(Interrupted(f"{told} ({waited}); the same command goes on where this one was"))
+        if waited >= longest:
+            self._end(Interrupted(f"{told} (waited for {waited:.0f} s); the same command goes on where this one was"))
 
     def _replace_hung(self) -> None:
         """End replicas that have done nothing for far too long; who was in line is tried elsewhere."""
@@ -300,13 +293,14 @@ class Fleet:
                 cost = self._costs[pool.name]
                 usual = (pool.seconds or cost.seconds) if replica.ready else (pool.load_seconds or cost.load_seconds)
                 if now - replica.moved > max(least, VAIN * usual):
-                    doing = f"with {replica.line[0]}" if replica.line else "while it loaded"
+                    loading = f"while it loaded, or waited for its place on {self._nodes.label(replica.node)}"
+                    doing = f"with {replica.line[0]}" if replica.line else loading
                     pool.lose(replica, f"it hung for {now - replica.moved:.0f} s {doing} (cluster.hang_seconds)")
 
     def _tell(self) -> None:
         """Where everything runs, how much is left of what, and how much of the GPUs' time was work."""
         now = time.monotonic()
-        self._gpu_seconds += sum(node.gpus for node in self._nodes) * (now - self._last_look)
+        self._gpu_seconds += sum(node.gpus for node in self._nodes.now) * (now - self._last_look)
         self._last_look = now
         pools = self._everyone
         busy = sum(pool.busy * self._costs[pool.name].gpus for pool in pools)
@@ -327,7 +321,7 @@ class Fleet:
             },
             replicas={
                 replica.name: {
-                    "node": self._labels.get(replica.node, replica.node),
+                    "node": self._nodes.label(replica.node),
                     "state": replica.state,
                     "done": replica.done,
                 }
@@ -356,10 +350,9 @@ class Fleet:
             pool.stop()
 
     async def close(self) -> None:
-        for task in (self._steering, self._greeting):
-            if task is not None:
-                task.cancel()
+        if self._steering is not None:
+            self._steering.cancel()
+        self._nodes.close()
         await self._keep_costs()
-        self._asker.shutdown(wait=False, cancel_futures=True)
         if not isinstance(self.fault, HeadLost):  # who would have to end the actors; they end by themselves
             await asyncio.gather(*(pool.close() for pool in self._everyone))

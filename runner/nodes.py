@@ -1,0 +1,90 @@
+"""The nodes that a run may use now: those that are there, less what others hold, and newcomers once they were asked."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from results.errors import SeesawError
+from runner.cluster import available, labels, nodes
+from runner.events import Events
+from runner.experiment import Experiment
+from runner.preflight import Ready, welcome
+from runner.room import Node
+
+__all__ = ["Nodes"]
+
+Result = TypeVar("Result")
+FREED = 5.0  #: seconds after which Ray's head knows what became free on a node
+
+
+class Nodes:
+    """What is known of the cluster since the last `look`; `changed` is called when newcomers have answered."""
+
+    def __init__(self, experiment: Experiment, ready: Ready, events: Events, changed: Callable[[], None]) -> None:
+        self._experiment, self._ready, self._events, self._changed = experiment, ready, events, changed
+        self.now: Sequence[Node] = nodes(ready.facts)
+        self._labels: Mapping[str, str] = {}
+        self._greeting: asyncio.Task[Ready] | None = None
+        self._used: dict[str, float] = {}  # when something of ours was on a node last
+        self._free: dict[str, Mapping[str, float]] = {}  # what others left of a node when nothing of ours was there
+        # not asyncio's own threads, whose end waits for an answer that may not come
+        self._threads = ThreadPoolExecutor(2, "ray")
+
+    def label(self, name: str) -> str:
+        """A node's address in the place of Ray's id."""
+        return self._labels.get(name, name)
+
+    def readable(self, line: str) -> str:
+        """A line with the addresses of nodes in the place of their ids."""
+        for name, label in self._labels.items():
+            line = line.replace(name, label)
+        return line
+
+    def lacking(self, model: str) -> set[str]:
+        """Nodes that cannot load a model."""
+        return {name for name, facts in self._ready.facts.items() if model in facts.lacks}
+
+    async def look(self, ours: Collection[str]) -> None:
+        """Ask Ray's head; `ours` are the nodes where replicas of this run are. Raises what Ray's clients raise."""
+        self._labels, free = await self._ask(labels), await self._ask(available)
+        if self._greeting is not None and self._greeting.done():
+            self._welcome(self._greeting)
+            self._greeting = None
+        there = await self._ask(nodes)
+        known = self._ready.facts.keys() | self._ready.refused
+        if self._greeting is None and any(node.name not in known for node in there):
+            self._greeting = asyncio.create_task(self._ask(welcome, self._experiment, self._ready))
+            self._greeting.add_done_callback(lambda _: self._changed())
+        now = time.monotonic()
+        self._used |= dict.fromkeys(ours, now)
+        found = await self._ask(nodes, self._ready.facts)
+        for node in found:
+            if now - self._used.get(node.name, -math.inf) > FREED and node.name in free:
+                self._free[node.name] = free[node.name]
+        self.now = [self._less_others(node) for node in found]
+
+    def _welcome(self, greeting: asyncio.Task[Ready]) -> None:
+        try:
+            self._ready = greeting.result()
+        except SeesawError:  # the store is away; the same nodes are asked again
+            return
+        for told in self._ready.notes:
+            self._events.note(told)
+
+    def _less_others(self, node: Node) -> Node:
+        free = self._free.get(node.name)
+        return node if free is None else replace(node, gpus=int(free.get("GPU", 0.0)), cpus=free.get("CPU", 0.0))
+
+    async def _ask(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+
+    def close(self) -> None:
+        if self._greeting is not None:
+            self._greeting.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
