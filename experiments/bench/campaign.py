@@ -41,7 +41,7 @@ axes: [gender, age]
 images: {images}
 store: {folder}/store
 run: {folder}/run
-cluster: {{address: "{address}", attempts: 8, hang_seconds: 15, wait_seconds: 120}}
+cluster: {{address: "{address}", attempts: 8, hang_seconds: 30, wait_seconds: 120}}
 """
 MODEL = "  - {{name: tti-{i}, engine: simulated, settings: {{seconds: {s}}}, gpus: 1, cpus: 0, seconds_per_image: {s}}}"
 SUBJECTS = ("nurse", "doctor", "chef", "farmer", "lawyer", "athlete", "mechanic", "scientist", "police", "musician")
