@@ -31,7 +31,7 @@ from results.secrets import first_line
 
 __all__ = ["LIBRARIES", "Asked", "Facts", "Mark", "ask", "engine_lacks", "look", "versions"]
 
-PATIENCE = 30.0  #: seconds that a node has for its answer
+PATIENCE = 60.0  #: seconds that a node has for its answer
 LIBRARIES = ("torch", "diffusers", "transformers", "vllm")  #: what numbers come from
 UNSEEN = "unseen"  #: a node that does not see the driver's mark in the store
 

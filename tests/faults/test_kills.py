@@ -26,7 +26,7 @@ store: {store}
 run: {run}
 cluster: {{attempts: 6}}
 """
-DRIVERS, TTI, VQA = 6, 8, 7  #: kills of each kind, 21 in all
+DRIVERS, TTI, VQA = 3, 9, 9  #: kills of each kind, 21 in all
 GRACE = 60  #: seconds until the last process of a killed driver has ended; models end within three
 #: Ray's own agents first try to tell a head that is gone of its end, for a minute or two; they hold no model
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
