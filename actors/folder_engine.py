@@ -17,6 +17,7 @@ from PIL import Image, ImageOps
 from actors.engines import ABSENT, Withheld
 from results.errors import ConfigError, nearest
 from results.identity import image_seed
+from results.images import open_image
 
 __all__ = ["FolderEngine", "real_images", "spelt"]
 
@@ -64,7 +65,7 @@ class FolderEngine:
         """ConfigError if a file is no image by its header."""
         for file in (file for found in real_images(settings).values() for file in found):
             try:
-                Image.open(file).close()
+                open_image(file).close()
             except _BROKEN as error:
                 raise ConfigError(f"{file} is no image: {error}; take it out of the folder") from None
 
@@ -159,7 +160,7 @@ def _texts(template: str, subject: str) -> tuple[str, ...]:
 def _decoded(file: Path) -> Image.Image:
     """RGB pixels, turned as the camera was held: a VLM is not told of it."""
     try:
-        with Image.open(file) as image:
+        with open_image(file) as image:
             return ImageOps.exif_transpose(image).convert("RGB")
     except _BROKEN as error:
         raise ConfigError(f"{file} cannot be read as an image: {error}; take it out of the folder") from None

@@ -19,6 +19,7 @@ from actors.choice_tree import reply
 from actors.engines import Reply, VQAQuestion
 from actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
 from results.errors import ConfigError, EnvironmentFault
+from results.images import open_image
 from results.secrets import without_secrets
 
 __all__ = ["TransformersEngine"]
@@ -69,7 +70,7 @@ class TransformersEngine:
     def _ask_image(self, file: bytes, questions: Sequence[VQAQuestion]) -> list[Reply]:
         coded = [self._code(question) for question in questions]
         rows = [(c.text, b.prefix, b.tokens) for c in coded for b in c.tree.branchings]
-        image = Image.open(io.BytesIO(file)).convert("RGB")
+        image = open_image(file).convert("RGB")
         logprobs = iter(self._logprobs(image, rows))
         return [reply(c.question, c.tree, [next(logprobs) for _ in c.tree.branchings]) for c in coded]
 
@@ -142,7 +143,9 @@ def _load(settings: VLMSettings) -> tuple[Any, Any]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         processor = AutoProcessor.from_pretrained(source, **remote, **pixels)
-        model = AutoModelForImageTextToText.from_pretrained(source, dtype=settings.precision, **remote)
+        model = AutoModelForImageTextToText.from_pretrained(
+            source, dtype=settings.precision, use_safetensors=True, **remote
+        )
     except (OSError, ValueError, ImportError) as error:  # no such model or access, or its processor lacks a package
         raise EnvironmentFault(f"transformers cannot load '{settings.model}': {without_secrets(str(error))}") from error
     return model.to(device).eval(), processor

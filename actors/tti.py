@@ -16,6 +16,7 @@ from PIL import Image
 from actors.engines import BLANK, REASONS, TTI_ENGINES, Withheld, engine_class
 from actors.process import begin, kept, mortal
 from results.errors import StoreError
+from results.images import open_image
 from results.store import IMAGES, Store
 
 __all__ = ["BLANK", "ImageBatch", "TTIActor", "read_images"]
@@ -110,7 +111,7 @@ def _sound(seed: int, made: Any) -> bytes | Image.Image | Withheld:
         image = made
     elif isinstance(made, bytes) and made:
         try:
-            image = Image.open(io.BytesIO(made))
+            image = open_image(made)
             image.load()
         except OSError as error:  # Pillow's own are of this kind
             raise TypeError(f"the engine made no image of seed {seed}: {error}") from None

@@ -29,6 +29,7 @@ from actors.choice_tree import reply
 from actors.engines import Reply, VQAQuestion
 from actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
 from results.errors import EnvironmentFault
+from results.images import open_image
 from results.secrets import without_secrets
 
 __all__ = ["VLLMEngine"]
@@ -118,7 +119,7 @@ class VLLMEngine:
         prompts: list[Any] = []
         sampling: list[Any] = []
         for file, questions in requests:
-            picture = {"image": Image.open(io.BytesIO(file)).convert("RGB")}
+            picture = {"image": open_image(file).convert("RGB")}
             content = {"image": hashlib.sha256(file).hexdigest()}  # else vLLM hashes the pixels for every question
             for question in questions:
                 plan = self._plan(question)

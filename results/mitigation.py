@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from results.errors import RunDirectoryError, nearest
+from results.parquet import plain_table
 
 __all__ = [
     "CLOSE",
@@ -175,7 +175,7 @@ def read_mitigation(path: Path) -> list[Case]:
 def read_parquet(path: Path) -> pa.Table:
     """The table of a mitigation at `path`. Raises RunDirectoryError if it is not there, or no table."""
     try:
-        return pq.read_table(path, partitioning=None)
+        return plain_table(path)
     except FileNotFoundError:
         raise RunDirectoryError(f"'{path.parent}' holds no {path.name}; `seesaw mitigate` makes it") from None
     except (pa.ArrowException, OSError) as error:

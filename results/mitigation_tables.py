@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from results.mitigation import STRATEGIES, Case
-from results.tables import write_bytes
+from results.tables import csv_of, write_bytes
 
 __all__ = ["Sheet", "appendix", "comparison", "latex", "markdown", "sheets", "table1", "write_sheet"]
 
@@ -237,7 +237,7 @@ def _text(value: object, error: float = math.nan, *, percent: bool = False) -> s
 
 def write_sheet(sheet: Sheet, folder: Path) -> None:
     """Write `<name>.csv`, `.md` and `.tex` into `folder`, each whole or not at all. OSError if it cannot be written."""
-    csv = sheet.data.to_csv(index=False, lineterminator="\n")
+    csv = csv_of(sheet.data)
     for suffix, text in (("csv", csv), ("md", markdown(sheet)), ("tex", latex(sheet))):
         write_bytes(folder / f"{sheet.name}.{suffix}", text.encode())
 

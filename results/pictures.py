@@ -12,6 +12,7 @@ from PIL import Image
 
 from results.errors import StoreError
 from results.identity import batch_key, batch_size, image_key, image_seed
+from results.images import open_image
 from results.record import FIRST
 from results.store import Store
 
@@ -19,6 +20,7 @@ __all__ = ["Album", "Picture"]
 
 _SIDE = 192  # px, of what a large image is scaled down to
 _TINY = 128  # px, up to which an image is shown to the pixel
+_KINDS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"}  # what a page gets as it is
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,10 @@ def _picture(row: Mapping[str, Any]) -> Picture:
         return Picture("", missing=f"withheld: {row['withheld']}")
     encoded: bytes = row["image"]["bytes"]
     try:
-        with Image.open(io.BytesIO(encoded)) as image:
+        with open_image(encoded) as image:
             image.load()
             tiny = max(image.size) <= _TINY
-            kind = Image.MIME.get(image.format or "", "")
+            kind = _KINDS.get(image.format or "", "")
             if not tiny or not kind:
                 small = image.convert("RGB")
                 small.thumbnail((_SIDE, _SIDE))

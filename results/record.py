@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
 from results.errors import RunDirectoryError
 from results.mitigation import Case, Key, read_mitigation
 from results.mitigation_matrices import Matrix, read_matrices
+from results.parquet import plain_metadata, plain_table
 from results.tables import DISTRIBUTIONS, FAILURES, MATRICES, TRUTH, UNCERTAINTY, WITHHELD, about_of
 
 __all__ = ["FIRST", "Mitigation", "Record", "Sweep", "read_record", "read_run"]
@@ -128,7 +128,7 @@ def _sweep(run: Path) -> Sweep:
         cells=_cells(run, people, withheld),
         withheld=withheld,
         examples=_words(_table(run, "answers", _EXAMPLE, [("image", "<", FIRST)])),
-        answers=pq.read_metadata(run / "answers.parquet").num_rows - people.num_rows,
+        answers=plain_metadata(run / "answers.parquet").num_rows - people.num_rows,
     )
 
 
@@ -179,7 +179,7 @@ def _table(
 ) -> pa.Table:
     path = run / f"{name}.parquet"
     try:
-        return pq.read_table(path, columns=list(columns), filters=filters, partitioning=None)
+        return plain_table(path, columns, filters)
     except FileNotFoundError:
         raise RunDirectoryError(
             f"'{run}' holds no {name}.parquet, so there is nothing to report yet; {_again(run)}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,13 @@ from results.heatmap import colour_bar, signed
 from results.measured import measured
 from results.mitigated import mitigated
 from results.pictures import Album
+from results.printable import printable
 from results.record import Mitigation, Record, read_run
 from results.tables import write_bytes
 
 __all__ = ["environment", "write_report"]
 
+_PAGE = "report.html.j2"
 _LISTED = 100  # failures, drop rates and the like that are listed; all are in the tables
 
 
@@ -33,7 +38,8 @@ def write_report(run: Path, store: str) -> Path:
     Raises:
         RunDirectoryError: `run` is no run directory, has not been measured, or a file of it cannot be read or written.
     """
-    page = environment().get_template("report.html.j2").render(_context(read_run(run), store))
+    made = environment()
+    page = made.get_template(_PAGE).render(_context(read_run(run), store), policy=_policy(made))
     path = run / "report" / "index.html"
     try:
         path.parent.mkdir(exist_ok=True)
@@ -48,12 +54,27 @@ def environment() -> Environment:
     made = Environment(
         loader=PackageLoader("results", ""),
         autoescape=True,
+        finalize=_finalize,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     made.filters |= {"signed": signed, "percent": _percent, "count": lambda n: f"{n:,}", "clock": _clock}
     return made
+
+
+def _finalize(value: object) -> object:
+    """What a template shows: names without control characters; pictures of ours as they are."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _policy(made: Environment) -> str:
+    """The page's Content-Security-Policy: its own scripts alone run, whatever else came to stand in it; no requests."""
+    assert made.loader is not None
+    source = made.loader.get_source(made, _PAGE)[0]
+    scripts = [hashlib.sha256(script.encode()) for script in re.findall(r"<script>(.*?)</script>", source, re.S)]
+    hashes = " ".join(f"'sha256-{base64.b64encode(script.digest()).decode()}'" for script in scripts)
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {hashes}; base-uri 'none'"
 
 
 def _percent(share: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-__all__ = ["first_line", "without_secrets"]
+__all__ = ["first_line", "secret_in", "without_secrets"]
 
 _VARIABLE = re.compile(r"(?:TOKEN|SECRET|PASSWORD|_KEY|_KEY_ID)$")  #: environment variables whose values are secret
 _LEAST = 12  #: characters; what is shorter is a word like any other
@@ -28,6 +28,12 @@ def without_secrets(text: str) -> str:
     for shape, masked in _SHAPES:
         text = shape.sub(masked, text)
     return text
+
+
+def secret_in(text: str) -> str:
+    """The environment variable whose secret value stands in `text`; "" if none."""
+    secret = {name: value for name, value in os.environ.items() if len(value) >= _LEAST and _VARIABLE.search(name)}
+    return next((name for name, value in secret.items() if value in text), "")
 
 
 def first_line(error: BaseException) -> str:

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 
 from results.errors import StoreError
 from results.identity import batch_key, image_key
+from results.parquet import plain_table
+from results.secrets import first_line
 
 __all__ = ["ANSWERS", "IMAGES", "check_name", "deserialise", "serialise"]
 
@@ -94,7 +96,10 @@ def deserialise(name: str, content: bytes) -> pa.Table:
     claimed = content[at : at + 64].decode()
     if hashlib.sha256(content[:at] + _ZEROS + content[at + 64 :]).hexdigest() != claimed:
         raise StoreError(f"shard '{name}' was altered after it was committed: its SHA-256 is not the one it carries")
-    return pq.read_table(pa.BufferReader(content))
+    try:
+        return plain_table(content)
+    except pa.ArrowException as error:
+        raise StoreError(f"shard '{name}' cannot be read: {first_line(error)}") from error
 
 
 def check_name(name: str, table: pa.Table) -> None:

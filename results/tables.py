@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from results.errors import AnswersError, nearest
+from results.parquet import plain_metadata, plain_table
 
 __all__ = [
     "ANSWERS",
@@ -33,6 +35,7 @@ __all__ = [
     "VALIDATION",
     "WITHHELD",
     "about_of",
+    "csv_of",
     "read_answers",
     "table_of",
     "write_both",
@@ -93,6 +96,7 @@ _NEEDED = tuple(ANSWERS.names[:7])  # what an answers table that anyone made mus
 _OPTIONAL = ("probability", "prompt")
 _MAY_BE_EMPTY = ("source_axis", "source_value")
 _ABOUT = b"seesaw"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def table_of(frame: pd.DataFrame, schema: pa.Schema, about: Mapping[str, object] | None = None) -> pa.Table:
@@ -104,8 +108,7 @@ def table_of(frame: pd.DataFrame, schema: pa.Schema, about: Mapping[str, object]
 
 def about_of(path: Path) -> dict[str, object]:
     """What `table_of` was told about the Parquet table at `path`; empty if nothing."""
-    metadata = pq.read_schema(path).metadata or {}
-    about: dict[str, object] = json.loads(metadata.get(_ABOUT, b"{}"))
+    about: dict[str, object] = json.loads((plain_metadata(path).metadata or {}).get(_ABOUT, b"{}"))
     return about
 
 
@@ -117,9 +120,31 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def write_csv(path: Path, table: pa.Table) -> None:
-    """Write CSV at `path`, whole or not at all; a number that is undefined is an empty field."""
-    text = table.to_pandas().to_csv(index=False, lineterminator="\n")
-    write_bytes(path, text.encode())
+    """Write CSV (`csv_of`) at `path`, whole or not at all."""
+    write_bytes(path, csv_of(table.to_pandas()).encode())
+
+
+def csv_of(frame: pd.DataFrame) -> str:
+    """`frame` as CSV for spreadsheets too; a number that is undefined is an empty field.
+
+    A word that a spreadsheet would take for a formula (`=...`) has a `'` before it, the sign that it is none; Parquet
+    has every word as it is.
+    """
+    words = frame.select_dtypes(exclude=["number", "bool"])
+    tame = frame.assign(**{str(name): words[name].map(_tame) for name in words})
+    returns = any("\r" in str(word) for name in words for word in words[name].unique())
+    quoting: Literal[0, 2] = 2 if returns else 0  # QUOTE_NONNUMERIC, for QUOTE_MINIMAL lets a \r start a row
+    return tame.rename(columns=_tame).to_csv(index=False, lineterminator="\n", quoting=quoting)
+
+
+def _tame(value: object) -> object:
+    if not isinstance(value, str) or not value.startswith(_FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def write_both(folder: Path, name: str, table: pa.Table) -> None:
@@ -184,7 +209,7 @@ def _raw_table(path: Path) -> pa.Table:
         raise AnswersError(f"{path}: is empty")
     try:
         if start.startswith(b"PAR1"):
-            return pq.read_table(path, partitioning=None)
+            return plain_table(path)
         if start.startswith(b"\x1f\x8b"):
             return _read_csv(path, "gzip")
         if b"\0" in start or path.suffix in {".parquet", ".pq"}:

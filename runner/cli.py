@@ -13,6 +13,7 @@ import click
 
 from results.errors import HeadLost, SeesawError, nearest
 from results.secrets import without_secrets
+from runner.streams import say
 
 if TYPE_CHECKING:
     from runner.job import Job
@@ -37,7 +38,7 @@ def _answerable(command: Callable[..., int | None]) -> Callable[..., None]:
         try:
             code = command(*args, **kwargs)
         except SeesawError as error:
-            click.echo(without_secrets(f"seesaw: {error}"), err=True)
+            say(without_secrets(f"seesaw: {error}"), sys.stderr, lines=True)
             code = error.exit_code
             if isinstance(error, HeadLost):  # at the end of Python, Ray would wait for its head
                 sys.stdout.flush()
@@ -46,10 +47,10 @@ def _answerable(command: Callable[..., int | None]) -> Callable[..., None]:
             sys.stderr.close()
             code = 0
         except OSError as error:  # a path that cannot be one, or a place that cannot be read or written
-            click.echo(without_secrets(f"seesaw: {error}"), err=True)
+            say(without_secrets(f"seesaw: {error}"), sys.stderr, lines=True)
             code = 2
         except KeyboardInterrupt:
-            click.echo("seesaw: interrupted; the same command goes on where this one was", err=True)
+            say("seesaw: interrupted; the same command goes on where this one was", sys.stderr)
             code = 3
         sys.exit(code or 0)
 
@@ -209,7 +210,7 @@ def report(run: str) -> None:
     from results.report import write_report
 
     record = read_record(Path(run))
-    click.echo(write_report(Path(run), record["fingerprint"].get("store", "")))
+    say(str(write_report(Path(run), record["fingerprint"].get("store", ""))))
 
 
 @main.command()

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from results.errors import ConfigError, nearest
-from results.secrets import without_secrets
+from results.secrets import secret_in, without_secrets
 
 __all__ = [
     "CLIENT",
@@ -251,9 +251,28 @@ def _escaped(value: Any) -> Any:
 
 def _plain(config: Any, where: str) -> Mapping[str, Any]:
     try:
-        return cast(Mapping[str, Any], OmegaConf.to_container(config, resolve=True))
+        plain = cast(Mapping[str, Any], OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{where}: {_first_line(error)}") from None
+    for key, value in plain.items():
+        _check_words(f"{where}: {key}", [key, value])
+    return plain
+
+
+def _check_words(where: str, value: Any) -> None:
+    """Raise ConfigError for a word that no file may be named after, or that is a secret: a run keeps its config."""
+    if isinstance(value, Mapping):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for item in value:
+            _check_words(where, item)
+    elif isinstance(value, str) and "\0" in value:
+        raise ConfigError(f"{where}: holds a NUL character")
+    elif isinstance(value, str) and secret_in(value):
+        raise ConfigError(
+            f"{where}: holds the value of {secret_in(value)}, and a config is written down with its run; whoever needs "
+            "it reads it from the environment"
+        )
 
 
 def _structured(schema: type[Schema], values: Mapping[str, Any], where: str) -> Schema:

@@ -260,8 +260,9 @@ def _check_numbers(config: Config) -> None:
         raise ConfigError(f"dataset: expected a name, a path or a mapping, got {config.dataset!r}")
     if config.run is not None and "://" in config.run:
         raise ConfigError(f"run: '{config.run}' is a URI; a run directory is a local one (store may be a URI)")
-    if not config.name.strip() or "/" in config.name or config.name.startswith("."):
-        raise ConfigError(f"name must be usable as a folder's name, got {config.name!r}")
+    name = config.name
+    if not name.strip() or "/" in name or name.startswith(".") or len(name.encode()) > 200 or not name.isprintable():
+        raise ConfigError(f"name must be usable as a folder's name, got {name[:200]!r}")
 
 
 def _check_cluster(cluster: ClusterConfig, served: Sequence[str]) -> None:

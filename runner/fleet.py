@@ -26,6 +26,7 @@ from actors.tti import ImageBatch
 from actors.vqa import AnswerBatch
 from results.costs import Measured, write_costs
 from results.errors import HeadLost, Interrupted, SeesawError
+from results.printable import printable
 from runner.config import ModelConfig, VLMConfig
 from runner.events import Events
 from runner.experiment import Experiment, Served
@@ -252,7 +253,7 @@ class Fleet:
             pool = self._vqa if start.model == self._vqa.name else self._pools[start.model]
             pool.start(start.node, start.gpus)
         if decision.lines:
-            lines = [self._nodes.readable(line) for line in decision.lines]
+            lines = [printable(self._nodes.readable(line)) for line in decision.lines]
             with suppress(OSError), (self._logs / "fleet.log").open("a", encoding="utf-8") as file:
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 file.writelines(f"{now} {line}\n" for line in lines)

@@ -18,6 +18,7 @@ import ray
 from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, RayTaskError
 
 from results.errors import BatchFailed, EnvironmentFault, Interrupted, SeesawError
+from results.printable import printable
 from results.secrets import without_secrets
 from runner.events import Events
 from runner.room import State
@@ -369,6 +370,5 @@ def _node_left(error: BaseException) -> bool:
 
 def brief(error: BaseException | None) -> str:
     """The first line of an error without secrets and escape codes, at most 300 letters."""
-    printable = "".join(c if c.isprintable() or c == "\n" else " " for c in without_secrets(str(error)))
-    lines = [line.strip() for line in printable.splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+    lines = [line.strip() for line in without_secrets(str(error)).splitlines() if line.strip()]
+    return printable(lines[0] if lines else type(error).__name__)[:300]

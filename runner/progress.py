@@ -13,11 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from runner.events import Counts
+from runner.streams import say
+from runner.terminal import Console, escape
 
 __all__ = ["FIGURES", "display", "fleet_lines", "recorded"]
 
@@ -147,7 +147,7 @@ class _Lines:
             self._last = time.monotonic()
             line = f"{counts.batches_done}/{counts.batches} batches: {_figures(counts, rate, left)}"
         if line is not None:
-            print(line, file=self._stream, flush=True)
+            say(line, self._stream)
 
 
 class _Live:

@@ -15,11 +15,11 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 from filelock import FileLock, Timeout
 
 from results.errors import InputError, RunDirectoryError
+from results.parquet import plain_table
 from results.record import read_record
 from results.tables import FAILURES, table_of, write_bytes, write_table
 from runner.events import Failure
@@ -130,7 +130,7 @@ class RunDirectory:
         path = self.path / "failures.parquet"
         rows = [{**asdict(failure), "command": self._command} for failure in failures]
         with suppress(FileNotFoundError, pa.ArrowException):
-            rows += [row for row in pq.read_table(path).to_pylist() if row.get("command", "") != self._command]
+            rows += [row for row in plain_table(path).to_pylist() if row.get("command", "") != self._command]
         rows.sort(key=lambda row: (str(row["command"]), str(row["cell"]), str(row["stage"])))
         write_table(path, table_of(pd.DataFrame(rows, columns=FAILURES.names), FAILURES))
 
@@ -162,7 +162,7 @@ class RunDirectory:
 
 def _has_number(path: Path, column: str) -> bool:
     try:
-        return bool(pq.read_table(path, columns=[column]).to_pandas()[column].notna().any())
+        return bool(plain_table(path, columns=[column]).to_pandas()[column].notna().any())
     except (OSError, pa.ArrowException):
         return True  # whoever writes the report will say what is wrong with it
 

@@ -8,9 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+
+from runner.streams import say
+from runner.terminal import Console, escape
 
 if TYPE_CHECKING:
     from experiments.analysis import Summary
@@ -28,7 +29,7 @@ def show_plan(experiment: Experiment, plan: Plan, as_json: bool, timing: Timing 
     if as_json:
         figures = asdict(plan) | {k: plan.total(k) for k in ("cells", "images", "attributes", "questions", "disk_gb")}
         timed = {"time": asdict(timing)} if timing else {}
-        print(json.dumps({"event": "plan", "name": experiment.name, **figures, **timed}))
+        say(json.dumps({"event": "plan", "name": experiment.name, **figures, **timed}))
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     subjects, axes = len(experiment.dataset.subjects), experiment.dataset.axes
@@ -111,8 +112,8 @@ def _span(hours: float) -> str:
 def show_summary(summary: Summary, out: Path, as_json: bool) -> None:
     """What an analysis found, left out and could not define."""
     if as_json:
-        print(json.dumps({"event": "analysis", "out": str(out), **asdict(summary)}, default=str))
+        say(json.dumps({"event": "analysis", "out": str(out), **asdict(summary)}, default=str))
         return
     for line in summary.lines():
-        print(line)
-    print(f"tables: {out}/distributions, matrices and uncertainty, as .parquet and .csv")
+        say(line)
+    say(f"tables: {out}/distributions, matrices and uncertainty, as .parquet and .csv")

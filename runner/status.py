@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
-from rich.console import Console
-from rich.markup import escape
 
 from results.errors import InputError, RunDirectoryError
 from results.mitigation import read_mitigation
+from results.parquet import plain_table
 from results.record import read_record
 from results.secrets import first_line
 from results.store import Store
 from runner.experiment import load_experiment
 from runner.plan import make_plan
 from runner.progress import FIGURES, fleet_lines
+from runner.streams import say
+from runner.terminal import Console, escape
 
 __all__ = ["follow", "show_status", "show_verify"]
 
@@ -53,7 +53,7 @@ def show_status(run: Path, as_json: bool) -> None:
         ]
         about = {"event": "status", "command": command, "state": state, "models": models, "failures": failed}
         about |= {"progress": _progress(run)} if state == "running" else {}
-        print(json.dumps(about | ({"mitigations": outcomes} if command == "mitigate" else {})))
+        say(json.dumps(about | ({"mitigations": outcomes} if command == "mitigate" else {})))
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     meaning = {
@@ -64,10 +64,10 @@ def show_status(run: Path, as_json: bool) -> None:
         "reporting": "all is measured; the same command writes the report",
         "partial": "done, but something failed or is undefined; the same command tries again what may succeed",
         "done": "complete",
-    }.get(state, state)
-    console.print(f"[b]{escape(experiment.name)}[/b] ({escape(str(run))}), {command}: {meaning}")
+    }.get(state, escape(str(state)))
+    console.print(f"[b]{escape(experiment.name)}[/b] ({escape(str(run))}), {escape(str(command))}: {meaning}")
     if command == "mitigate":
-        known = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(outcomes.items()))
+        known = ", ".join(f"{number:,} {escape(outcome)}" for outcome, number in sorted(outcomes.items()))
         console.print(f"  mitigations: {known or 'no outcomes yet'}; of what a sweep, its first step, looks at:")
     if state == "running":
         progress = _progress(run)
@@ -119,7 +119,7 @@ def _outcomes(run: Path) -> dict[str, int]:
 
 def _failed(path: Path) -> list[dict[str, Any]]:
     try:
-        rows: list[dict[str, Any]] = pq.read_table(path).to_pylist() if path.is_file() else []
+        rows: list[dict[str, Any]] = plain_table(path).to_pylist() if path.is_file() else []
         return rows
     except (OSError, pa.ArrowException) as error:
         raise RunDirectoryError(f"'{path}' cannot be read: {first_line(error)}; delete it") from None
@@ -154,14 +154,14 @@ def show_verify(root: str, as_json: bool) -> int:
         kind = problem.kind if problem else "sound"
         found[kind] += 1
         if problem and as_json:
-            print(json.dumps({"event": "problem", "name": name, "kind": kind, "message": problem.message}))
+            say(json.dumps({"event": "problem", "name": name, "kind": kind, "message": problem.message}))
         elif problem:
-            print(f"{kind}: {name}: {problem.message}")
+            say(f"{kind}: {name}: {problem.message}")
     if as_json:
-        print(json.dumps({"event": "verify", **found}))
+        say(json.dumps({"event": "verify", **found}))
     else:
         others = "".join(f", {n} {kind}" for kind, n in sorted(found.items()) if kind != "sound")
-        print(f"{found['sound']} shards are sound{others}")
+        say(f"{found['sound']} shards are sound{others}")
         if found["damaged"]:
-            print("a sweep that needs a damaged shard moves it aside and makes it again")
+            say("a sweep that needs a damaged shard moves it aside and makes it again")
     return 1 if found["damaged"] else 0

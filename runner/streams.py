@@ -9,12 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-__all__ = ["diverted", "own"]
+from results.printable import printable
+
+__all__ = ["diverted", "own", "say"]
 
 
 def own(descriptor: int) -> TextIO:
     """A stream to where standard output (1) or standard error (2) leads now, which `diverted` leaves alone."""
     return os.fdopen(os.dup(descriptor), "w", encoding="utf-8", errors="backslashreplace")
+
+
+def say(text: str, file: TextIO | None = None, lines: bool = False) -> None:
+    """Print a line, or with `lines` a message of several, to standard output or `file`, as `printable`."""
+    print(printable(text, lines), file=file, flush=True)
 
 
 @contextmanager
