@@ -70,28 +70,22 @@ def uncertainty(answers: pd.DataFrame, settings: Settings) -> pd.DataFrame:
 
 
 def analyze(answers_path: str | Path, out_dir: str | Path, settings: Settings) -> Summary:
-    """`write_analysis` of the answers table at `answers_path`. Raises AnswersError also for a file that is none."""
-    return write_analysis(read_answers(answers_path), out_dir, settings, where=str(answers_path))
+    """Write distributions, matrices and uncertainty of the answers table at `answers_path` into `out_dir`.
+
+    Nothing is written unless all of the input is good. Raises AnswersError for the answers, also for a file that is no
+    table, and ConfigError for a folder that cannot be written to.
+    """
+    coded = coded_answers(read_answers(answers_path), settings.dataset, str(answers_path))
+    return write_analysis(tally(coded, settings.dataset), len(coded.axis), out_dir, settings)
 
 
-def write_analysis(
-    answers: pd.DataFrame,
-    out_dir: str | Path,
-    settings: Settings,
-    models: Sequence[str] | None = None,
-    where: str = "the answers table",
-    withheld: Mapping[tuple[str, str, str, str], int] | None = None,
-) -> Summary:
-    """Write distributions, matrices and uncertainty of `answers` into `out_dir`.
+def write_analysis(counted: Tally, rows: int, out_dir: str | Path, settings: Settings) -> Summary:
+    """Write distributions, matrices and uncertainty of what was counted, `rows` answers, into `out_dir`.
 
-    Every table is written as Parquet, with the settings in its metadata, and as CSV. Nothing is written unless all
-    of the input is good. `models` are those of a whole experiment (see `tally`), `withheld` the number of images by
-    (model, subject, source_axis, source_value) that were made, not asked, and are in no row: the summary counts them
-    among the dropped. Raises AnswersError for the answers and ConfigError for a folder that cannot be written to.
+    Every table is written as Parquet, with the settings in its metadata, and as CSV. Raises ConfigError for a folder
+    that cannot be written to.
     """
     out_dir = Path(out_dir)
-    coded = coded_answers(answers, settings.dataset, where)
-    counted = tally(coded, settings.dataset, models).with_dropped(withheld or {})
     matrix = _matrices(counted, settings)
     tables = {
         "distributions": table_of(_distributions(counted, settings), DISTRIBUTIONS, settings.about()),
@@ -104,7 +98,7 @@ def write_analysis(
             write_both(out_dir, name, table)
     except OSError as error:
         raise ConfigError(f"cannot write to {out_dir}: {error.strerror}") from error
-    return summarise(counted, len(coded.axis))
+    return summarise(counted, rows)
 
 
 def _distributions(counted: Tally, settings: Settings) -> pd.DataFrame:

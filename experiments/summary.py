@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.stats
 from numpy.typing import NDArray
 
 from experiments.tally import Tally
@@ -173,6 +172,8 @@ def _uneven(counted: Tally, drops: Mapping[tuple[int, int], Drop]) -> tuple[Unev
 
 def _p_value(cells: list[Drop]) -> float:
     """How often chance alone makes drop rates differ as much as those of `cells`."""
+    import scipy.stats  # a run of which nothing is left to do gets by without
+
     table = np.array([[cell.dropped, cell.asked - cell.dropped] for cell in cells])
     if not table.sum(0).all():  # all dropped or none: nothing differs
         return 1.0

@@ -17,24 +17,25 @@ __all__ = ["BATCH", "VERSION", "batch_key", "batch_size", "digest", "image_key",
 
 VERSION = 1
 BATCH = 8  #: images a batch: seeds 0-7, 8-15, ...; a constant, for it decides which images are made together
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 _SEED_BITS = 53  # seeds stay exact in JSON, JavaScript and float64
 
 
 def digest(kind: str, fields: Mapping[str, Any]) -> str:
     """32 hex digits of SHA-256 over canonical JSON; numbers that are equal hash alike (1.0 as 1)."""
-    text = json.dumps([VERSION, kind, _canonical(fields)], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    text = _JSON.encode([VERSION, kind, _canonical(fields)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _canonical(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _canonical(item) for key, item in value.items()}
+    if value is None or isinstance(value, (str, int)):  # nearly all there is: every seed of every batch
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
     if isinstance(value, (list, tuple)):
         return [_canonical(item) for item in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return value
+    if isinstance(value, Mapping):
+        return {str(key): _canonical(item) for key, item in value.items()}
     raise TypeError(f"{type(value).__name__} has no identity: {value!r}")
 
 

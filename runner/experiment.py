@@ -14,11 +14,11 @@ from typing import Any, Generic, TypeVar
 
 from actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class, own_code
 from actors.pictogram.world import WORLDS
-from experiments.analysis import Settings, make_settings
 from experiments.assignments import Assignment, assignments_of
 from experiments.dataset import Dataset, load_dataset
 from experiments.priorities import read_priorities
 from experiments.questionnaire import Questionnaire, questionnaire_of
+from experiments.settings import Settings, make_settings
 from results.errors import ConfigError, nearest
 from results.identity import digest, questionnaire_key
 from results.store import Store

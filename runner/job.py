@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from experiments.lab import Lab
+from results.store import Store
 from runner.events import Events
 from runner.experiment import Experiment
 from runner.plan import Plan
@@ -37,7 +38,7 @@ class Job(Protocol):
         """What of the config, beside the experiment's fingerprint, its run directory is bound to."""
         ...
 
-    def held(self, plan: Plan) -> bool:
+    def held(self, store: Store) -> bool:
         """Whether the store holds all that a run which came to its end needs, as far as that can be told."""
         ...
 

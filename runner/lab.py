@@ -206,9 +206,10 @@ class FleetLab:
 
     def _sound(self, folder: str) -> set[str]:
         """Shards of a folder; what is cut short is moved aside, and whatever else lies there is reported."""
-        for problem in self._store.problems(folder):
+        names, problems = self._store.look(folder)
+        for problem in problems:
             if problem.kind == "damaged":
                 self._events.note(f"{problem.name} is cut short; moved to {self._store.quarantine(problem.name)}")
             else:
                 self._events.note(f"{problem.name} ({problem.kind}): {problem.message}")
-        return self._store.names(folder)
+        return names

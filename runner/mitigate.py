@@ -23,6 +23,7 @@ from results.mitigation import cases_of, mitigation_schema
 from results.mitigation_matrices import MITIGATION_MATRICES
 from results.mitigation_tables import comparison, sheets, table1, write_sheet
 from results.secrets import first_line
+from results.store import Store
 from results.tables import table_of, write_both, write_table
 from runner.events import Events
 from runner.experiment import Experiment
@@ -64,7 +65,7 @@ class Mitigate:
         how = {"intervention": self._settings.intervention, **mitigator_identity(self.experiment)}
         return {"mitigation": {**how, "max_steps": config.max_steps, "cases": cases}}
 
-    def held(self, plan: Plan) -> bool:
+    def held(self, store: Store) -> bool:
         return True  # what it needs beyond the sweep's cells, only its decisions say
 
     def begins(self, plan: Plan) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "ModelPlan",
     "Plan",
     "Timing",
+    "all_answered",
     "batches_of",
     "costs_of",
     "make_plan",
@@ -110,15 +111,17 @@ class Plan:
     def total(self, what: str) -> Any:
         return sum(getattr(model, what) or 0 for model in self.models)
 
-    @property
-    def done(self) -> bool:
-        return all(model.answers_held == model.batches for model in self.models)
-
 
 def all_batches(experiment: Experiment, model: Served[ModelConfig]) -> Iterator[Batch]:
     for subject in experiment.dataset.subjects:
         for prompt in prompts_of(experiment.dataset, subject):
             yield from batches_of(experiment, model, prompt, experiment.images)
+
+
+def all_answered(experiment: Experiment, store: Store) -> bool:
+    """Whether the store holds the answers to all that a sweep asks. Looks at no images: who has answers needs none."""
+    held = store.names(experiment.vlm.folder)
+    return all(batch.answers in held for model in experiment.models for batch in all_batches(experiment, model))
 
 
 def _licence(spec: ModelConfig | VLMConfig) -> str:
@@ -128,15 +131,14 @@ def _licence(spec: ModelConfig | VLMConfig) -> str:
 
 def make_plan(experiment: Experiment, store: Store) -> Plan:
     """Count what a sweep would do and what the store already holds. Reads names in the store, and nothing else."""
-    answered = store.names(experiment.vlm.folder)
-    strays = [f"{p.name}: {p.message}" for p in store.problems(experiment.vlm.folder)]
+    answered, problems = store.look(experiment.vlm.folder)
     axes, questions = len(experiment.dataset.axes), len(experiment.questionnaire.all)
     prompts = 1 + sum(len(axis.attributes) for axis in experiment.dataset.axes)
     whole = BATCH * math.ceil(experiment.images / BATCH)
     models, asks = [], 0
     for model in experiment.models:
-        held = store.names(model.folder)
-        strays += [f"{p.name}: {p.message}" for p in store.problems(model.folder)]
+        held, odd = store.look(model.folder)
+        problems += odd
         cells = prompts * len(experiment.dataset.subjects)
         done = made = total = 0
         for batch in all_batches(experiment, model):
@@ -165,7 +167,7 @@ def make_plan(experiment: Experiment, store: Store) -> Plan:
         models=tuple(models),
         vqa_hours=asks * BATCH * questions * experiment.vlm.spec.seconds_per_question / 3600,
         memory=tuple((s.name, s.gpus, s.cpus, s.memory_gb, _licence(s)) for s in served),
-        strays=tuple(strays),
+        strays=tuple(f"{p.name}: {p.message}" for p in problems),
     )
 
 

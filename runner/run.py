@@ -11,24 +11,21 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.sweep import withheld_images
 from results.errors import Interrupted, RunDirectoryError
-from results.report import write_report
 from results.store import Store
-from runner.cluster import connected
 from runner.events import Counts, Events
-from runner.fleet import Fleet
 from runner.job import Job
-from runner.lab import FleetLab
 from runner.metrics import exported
-from runner.needs import check_resources
 from runner.plan import make_plan
-from runner.preflight import Ready, check_disk, preflight
 from runner.progress import FIGURES, recorded
 from runner.rundir import RunDirectory
 from runner.streams import diverted
+
+if TYPE_CHECKING:
+    from runner.preflight import Ready
 
 __all__ = ["run"]
 
@@ -43,41 +40,51 @@ def run(job: Job, show: Callable[[str, Mapping[str, Any], Counts], None]) -> int
     store, directory = Store(experiment.store), RunDirectory(job)
     with directory.claimed(), exported(experiment.cluster.metrics, show) as shown:
         events = Events(recorded(directory.logs / FIGURES, shown))
-        plan = make_plan(experiment, store)
-        if job.held(plan) and directory.finished():
+        if directory.finished() and job.held(store):
             report = directory.path / "report" / "index.html"
             told = f"; report: {report}" if job.shown and report.is_file() else ""
             events.end(message=f"nothing to do: {experiment.run} is complete{told}", state="done")
             return 0
-        store.probe()
-        check_disk(plan, experiment.store)
-        began = datetime.now(UTC).isoformat()
-        events.start(message=f"{experiment.name}: {job.begins(plan)}")
-        _stop_on_signals()
-        begun = False  # a run that never got to work leaves no record: the directory stays free for another try
-        known = (directory.path / "run.json").exists()
-        try:
-            with diverted(directory.logs / "driver.log"), connected(job.served):
-                _stop_on_signals()  # Ray has put its own handler there
-                check_resources(job.served)
-                ready = preflight(job.served)
-                for told in ready.notes:
-                    events.note(told)
-                directory.write_config()  # from here on the directory is this experiment's
-                directory.write_record("running", began=began)
-                begun = True
-                asyncio.run(_observe(job, store, directory, events, ready))
-            whole = _write(job, directory, events)
-        except BaseException as error:
-            stopped = isinstance(error, Interrupted | KeyboardInterrupt)
-            _ended(job, directory, events, "interrupted" if stopped else "failed", began, begun)
-            if not (known or events.counts.images_made or events.counts.batches_done):
-                directory.forget()
-            if stopped:
-                again = "stopped; the same command goes on where this one was"
-                raise (error if isinstance(error, Interrupted) else Interrupted(again)) from None
-            raise
-        return _ended(job, directory, events, "done" if whole else "partial", began)
+        return _work(job, store, directory, events)
+
+
+def _work(job: Job, store: Store, directory: RunDirectory, events: Events) -> int:
+    """Run a job of which something is left; Ray and all that needs it is imported here, for nothing else does."""
+    from runner.cluster import connected
+    from runner.needs import check_resources
+    from runner.preflight import check_disk, preflight
+
+    experiment = job.experiment
+    plan = make_plan(experiment, store)
+    store.probe()
+    check_disk(plan, experiment.store)
+    began = datetime.now(UTC).isoformat()
+    events.start(message=f"{experiment.name}: {job.begins(plan)}")
+    _stop_on_signals()
+    begun = False  # a run that never got to work leaves no record: the directory stays free for another try
+    known = (directory.path / "run.json").exists()
+    try:
+        with diverted(directory.logs / "driver.log"), connected(job.served):
+            _stop_on_signals()  # Ray has put its own handler there
+            check_resources(job.served)
+            ready = preflight(job.served)
+            for told in ready.notes:
+                events.note(told)
+            directory.write_config()  # from here on the directory is this experiment's
+            directory.write_record("running", began=began)
+            begun = True
+            asyncio.run(_observe(job, store, directory, events, ready))
+        whole = _write(job, directory, events)
+    except BaseException as error:
+        stopped = isinstance(error, Interrupted | KeyboardInterrupt)
+        _ended(job, directory, events, "interrupted" if stopped else "failed", began, begun)
+        if not (known or events.counts.images_made or events.counts.batches_done):
+            directory.forget()
+        if stopped:
+            again = "stopped; the same command goes on where this one was"
+            raise (error if isinstance(error, Interrupted) else Interrupted(again)) from None
+        raise
+    return _ended(job, directory, events, "done" if whole else "partial", began)
 
 
 def _write(job: Job, directory: RunDirectory, events: Events) -> bool:
@@ -88,6 +95,8 @@ def _write(job: Job, directory: RunDirectory, events: Events) -> bool:
 
 def _ended(job: Job, directory: RunDirectory, events: Events, state: str, began: str, begun: bool = True) -> int:
     """Write the report of a run that has figures, record how it ended, and tell; the exit code of a run that did."""
+    from results.report import write_report
+
     counts = events.counts
     seconds = time.monotonic() - events.began
 
@@ -142,6 +151,9 @@ def _lacking(counts: Counts, directory: RunDirectory) -> str:
 
 async def _observe(job: Job, store: Store, directory: RunDirectory, events: Events, ready: Ready) -> None:
     """Let the job observe. The first SIGINT or SIGTERM lets what is in flight finish; the second stops at once."""
+    from runner.fleet import Fleet
+    from runner.lab import FleetLab
+
     experiment = job.served
     fleet = Fleet(experiment, directory.logs, events, ready, more=job.command == "mitigate")
     loop, task = asyncio.get_running_loop(), asyncio.current_task()

@@ -12,12 +12,13 @@ from experiments.lab import Lab
 from experiments.pools import Pools
 from experiments.studies import negatives, single_mitigations, validation
 from results.errors import ConfigError, nearest
+from results.store import Store
 from results.tables import EFFECTS, NEGATIVES, VALIDATION, table_of, write_both
 from runner.events import Events
 from runner.experiment import Experiment
 from runner.job import Job
 from runner.mitigate import mitigator_identity, mitigator_of
-from runner.plan import Plan
+from runner.plan import Plan, all_answered
 from runner.target import Target
 
 __all__ = ["Effects", "study_of"]
@@ -40,8 +41,8 @@ class Effects:
     def binding(self) -> Mapping[str, Any]:
         return {"effects": {"intervention": self._settings.intervention, **mitigator_identity(self.experiment)}}
 
-    def held(self, plan: Plan) -> bool:
-        return plan.done
+    def held(self, store: Store) -> bool:
+        return all_answered(self.experiment, store)
 
     def begins(self, plan: Plan) -> str:
         subjects, models = len(self.experiment.dataset.subjects), len(self.experiment.models)

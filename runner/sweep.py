@@ -10,10 +10,12 @@ import pyarrow as pa
 from experiments.analysis import answer_rows, write_analysis
 from experiments.lab import Lab, Observations
 from experiments.sweep import sweep, withheld_images
-from results.tables import ANSWERS, WITHHELD, table_of, write_both, write_table
+from experiments.tally import tally_observed
+from results.store import Store
+from results.tables import ANSWERS, WITHHELD, table_of, write_both, write_rows
 from runner.events import Events
 from runner.experiment import Experiment
-from runner.plan import Plan
+from runner.plan import Plan, all_answered
 from runner.truth import write_truth
 
 __all__ = ["Sweep"]
@@ -33,8 +35,8 @@ class Sweep:
     def binding(self) -> Mapping[str, Any]:
         return {"intervention": self.experiment.settings.intervention}
 
-    def held(self, plan: Plan) -> bool:
-        return plan.done
+    def held(self, store: Store) -> bool:
+        return all_answered(self.experiment, store)
 
     def begins(self, plan: Plan) -> str:
         return (
@@ -54,13 +56,10 @@ class Sweep:
 
     def write(self, events: Events) -> bool:
         experiment, observed, path = self.experiment, self._observed, self.experiment.run
-        answers = self.answers()
-        write_table(path / "answers.parquet", answers)
-        withheld = withheld_images(observed)
-        write_both(path, "withheld", table_of(withheld, WITHHELD))
-        cells = withheld[["model", "subject", "source_axis", "source_value"]].itertuples(index=False, name=None)
-        dropped = dict(zip(cells, (withheld["flagged"] + withheld["blank"]).tolist(), strict=True))
-        summary = write_analysis(answers.to_pandas(), path, experiment.settings, list(observed), withheld=dropped)
+        each = (answer_rows(model, experiment.dataset, [cell]) for model, cells in observed.items() for cell in cells)
+        rows = write_rows(path / "answers.parquet", ANSWERS, each)
+        write_both(path, "withheld", table_of(withheld_images(observed), WITHHELD))
+        summary = write_analysis(tally_observed(observed, experiment.dataset), rows, path, experiment.settings)
         write_truth(experiment)
         warnings = summary.warnings()
         ambiguous = sum(sum(cell.answers.ambiguous) for cells in observed.values() for cell in cells if cell.answers)

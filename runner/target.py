@@ -13,11 +13,12 @@ from experiments.lab import Lab, Observations
 from experiments.prompts import initial_prompt
 from experiments.target_study import Targets, flip_summary, flips, observed_targets, read_targets, real_targets
 from results.errors import ConfigError
+from results.store import Store
 from results.tables import FLIPS, TARGETS, read_answers, table_of, write_both
 from runner.config import ModelConfig
 from runner.events import Events
 from runner.experiment import Experiment, with_model
-from runner.plan import Plan
+from runner.plan import Plan, all_answered
 from runner.sweep import Sweep
 
 __all__ = ["Target"]
@@ -76,8 +77,8 @@ class Target:
             }
         return {**self._sweep.binding(), "real": real}
 
-    def held(self, plan: Plan) -> bool:
-        return plan.done
+    def held(self, store: Store) -> bool:
+        return all_answered(self.experiment, store)
 
     def begins(self, plan: Plan) -> str:
         return self._sweep.begins(plan)

@@ -20,11 +20,23 @@ from experiments.analysis import (
     matrices,
     uncertainty,
 )
+from experiments.answers import coded_answers
 from experiments.dataset import load_dataset
 from experiments.lab import Answers, Observations
 from experiments.prompts import prompts_of
+from experiments.questionnaire import observations_of
+from experiments.tally import tally, tally_observed
 from results.errors import AnswersError, ConfigError
-from results.tables import ANSWERS, DISTRIBUTIONS, MATRICES, UNCERTAINTY, about_of, read_answers, write_table
+from results.tables import (
+    ANSWERS,
+    DISTRIBUTIONS,
+    MATRICES,
+    UNCERTAINTY,
+    about_of,
+    read_answers,
+    write_rows,
+    write_table,
+)
 
 DATASET = load_dataset("occupation")
 SEVEN = ["model", "subject", "source_axis", "source_value", "image", "axis", "answer"]
@@ -216,6 +228,38 @@ def test_observations_become_the_rows_of_the_contract() -> None:
     assert rows[9] == (*place, 5, "person", "no", None, "A photo of a male nurse", 50, "bb", "pictovlm")
     assert len(rows) == 10
     check_answers(table.to_pandas(), DATASET)
+
+
+def test_a_sweep_is_counted_as_the_rows_that_it_writes_are(tmp_path: Path) -> None:
+    rng, n = np.random.default_rng(3), 6
+    dataset = DATASET.select(subjects=["chef", "nurse"])
+    observed: dict[str, list[Observations]] = {"b": [], "a": []}
+    for cells in observed.values():
+        for prompt in (p for subject in dataset.subjects for p in prompts_of(dataset, subject)):
+            person = rng.random(n) < 0.9
+            values = {a.name: np.where(person, rng.integers(0, len(a.attributes), n), -1) for a in dataset.axes}
+            chance, keys = {a.name: rng.random(n) for a in dataset.axes}, ("k",) * n
+            answers = Answers(np.arange(n), np.arange(n), keys, person, rng.random(n), values, chance, "vlm")
+            cells.append(observations_of(dataset, prompt, [answers], n))
+    rows = [answer_rows(model, dataset, [cell]) for model, cells in observed.items() for cell in cells]
+    assert write_rows(tmp_path / "answers.parquet", ANSWERS, rows) == sum(table.num_rows for table in rows)
+    assert pq.read_table(tmp_path / "answers.parquet") == pa.concat_tables(rows)
+    counted = tally_observed(observed, dataset)
+    again = tally(coded_answers(read_answers(tmp_path / "answers.parquet"), dataset), dataset)
+    assert (counted.groups, counted.cells, counted.spans) == (again.groups, again.cells, again.spans)
+    assert counted.dropped.any()
+    for mine, theirs in ((counted.asked, again.asked), (counted.dropped, again.dropped)):
+        np.testing.assert_array_equal(mine, theirs)
+    for axis, counts in again.counts.items():
+        np.testing.assert_array_equal(counted.counts[axis], counts)
+
+
+def test_a_cell_that_failed_counts_nothing_and_leaves_its_place() -> None:
+    prompt = prompts_of(DATASET, "nurse")[0]
+    counted = tally_observed({"m": [observations_of(DATASET, prompt, [], 48, ["x"])]}, DATASET)
+    assert not counted.asked.any()
+    assert np.isnan(counted.shares(DATASET.axes[0])).all()
+    assert counted.groups == tuple(("m", subject) for subject in DATASET.subjects)
 
 
 def test_no_observations_make_an_empty_table_and_exact_ones_none() -> None:
