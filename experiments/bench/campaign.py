@@ -67,7 +67,7 @@ class Campaign:
     kills: Counter[str] = field(default_factory=Counter)
     lives: int = 0  #: of the driver
     batches: int = 0
-    made: int = 0  #: batches of images, over all lives: those above `batches` were made again
+    made: int = 0  #: batches of images that drivers lived to tell of: those above `batches` were made again
     redone: int = 0  #: batches that were in line at replicas that died
     lost: int = 0  #: batches of the undisturbed sweep that are not in the store, or are other bytes
     twice: int = 0  #: answers that are there more than once
@@ -269,7 +269,7 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     by_kind = ", ".join(f"{found.kills[kind]} {kind}" for kind in KINDS)
     print(f"{found.kills.total()} kills in {found.seconds:.0f} s over {found.lives} lives of the driver: {by_kind}")
-    again = found.made - found.batches
+    again = max(found.made - found.batches, 0)
     print(f"{found.batches} batches; {again} made again; {found.redone} were at replicas that died or hung")
     print(f"lost or other bytes: {found.lost}; answers counted twice: {found.twice}")
     print(f"tables equal the undisturbed sweep's bit for bit: {found.tables_equal}; processes left: {len(found.left)}")
