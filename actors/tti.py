@@ -47,7 +47,7 @@ class TTIActor:
 
     def __init__(self, name: str, engine: str, settings: Mapping[str, Any], store: str, threads: int, log: str) -> None:
         self._args = name, engine, settings
-        self._store = Store(store)
+        self._store = Store(store, made=True)
         self._vain = 0
         self._made: dict[str, list[bytes | Image.Image | Withheld]] = {}  # what waits for its commit
         begin(name, log, threads)

@@ -8,16 +8,16 @@ An estimate and no record of anything: whoever deletes it loses nothing but the 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-import pyarrow as pa
-
 from results.errors import SeesawError
-from results.filesystem import open_filesystem
+from results.store import Store
 
 __all__ = ["Measured", "read_costs", "write_costs"]
+
+LONGEST = 1e5  #: seconds of a batch or a load that are believed
 
 
 @dataclass(frozen=True)
@@ -27,29 +27,22 @@ class Measured:
     load_seconds: float  #: the start of the process included
 
 
-def read_costs(root: str, folder: str) -> Measured | None:
+def read_costs(store: Store, folder: str) -> Measured | None:
     """What was measured of the model or VLM whose shards lie in `folder` of the store; None if nothing sound."""
     try:
-        filesystem, base = open_filesystem(root)
-        with filesystem.open_input_stream(f"{base}/{_name(folder)}", compression=None) as stream:
-            found = json.loads(stream.read())
+        found = json.loads(store.recall(_name(folder)))
         measured = Measured(int(found["batches"]), float(found["seconds"]), float(found["load_seconds"]))
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, SeesawError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, SeesawError):
         return None
-    sound = measured.batches > 0 and 0 < measured.seconds < math.inf and 0 <= measured.load_seconds < math.inf
+    sound = measured.batches > 0 and 0 < measured.seconds < LONGEST and 0 <= measured.load_seconds < LONGEST
     return measured if sound else None
 
 
-def write_costs(root: str, costs: Mapping[str, Measured]) -> None:
+def write_costs(store: Store, costs: Mapping[str, Measured]) -> None:
     """Keep what was measured last, by folder of the store; a store that is full or away keeps what it had."""
-    try:
-        filesystem, base = open_filesystem(root)
-        filesystem.create_dir(f"{base}/costs")
+    with suppress(OSError, SeesawError):
         for folder, measured in costs.items():
-            with filesystem.open_output_stream(f"{base}/{_name(folder)}") as stream:
-                stream.write(json.dumps(asdict(measured)).encode())
-    except (OSError, pa.ArrowException, SeesawError):
-        return
+            store.keep(_name(folder), json.dumps(asdict(measured)).encode())
 
 
 def _name(folder: str) -> str:

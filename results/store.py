@@ -42,6 +42,7 @@ from results.shards import ANSWERS, IMAGES, check_name, deserialise, serialise
 
 __all__ = ["ANSWERS", "IMAGES", "Problem", "Store", "shard_folder"]
 
+MARK = ".seesaw"  #: the file that tells a local store from a folder of its name, as where a share is not mounted
 _SHARD = re.compile(r"(images/[\w.-]+/[0-9a-f]{32}|answers/[\w.-]+/[0-9a-f]{32}-[0-9a-f]{32})\.parquet")
 LOOKERS = 16  #: threads that look at the ends of shards, of which a folder has hundred thousands
 _STALE = re.compile(r"\.[\w.-]+\.tmp")
@@ -64,19 +65,22 @@ def shard_folder(kind: str, name: str, identity: str) -> str:
 class Store:
     """Shards under one root: a directory, or a URI such as `s3://bucket/prefix` (credentials from the environment).
 
+    `made` says that somebody has probed it: where its root is not there, or another, it is away and not made again.
+
     Raises:
         ConfigError: the URI holds credentials.
         EnvironmentFault: no such filesystem or bucket, or access is denied; so does every method.
         StoreUnavailable: the store is full or away for now; so does every method but `probe`.
     """
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, made: bool = False) -> None:
         self.root = str(root)
         self._fs, self._base = open_filesystem(self.root)
         self._local = isinstance(self._fs, fs.LocalFileSystem)
         # a root that was there once is never made again: where a share is not mounted, that would fill the local disk
-        self._made = self._local and os.path.isdir(self._base)
+        self._made = self._local and (made or os.path.isdir(self._base))
         self._mounted = self._made and os.path.ismount(self._base)
+        self._marked = self._local and (made or os.path.exists(self.path(MARK)))
 
     def path(self, name: str) -> str:
         return f"{self._base}/{name}"
@@ -87,6 +91,9 @@ class Store:
         try:
             if self._local:
                 self._make_folder("")
+                if not self._marked:
+                    Path(self.path(MARK)).touch()
+                    self._marked = True
             with self._fs.open_output_stream(name) as stream:
                 stream.write(sent)
             with self._fs.open_input_stream(name, compression=None) as stream:
@@ -138,6 +145,24 @@ class Store:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(aside)
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Write what is no shard and may be written again, whole or not at all."""
+        with self._told():
+            if self._local:
+                self._make_folder(os.path.dirname(name))
+                aside = self.path(f"{os.path.dirname(name)}/.{uuid.uuid4().hex}.tmp")
+                Path(aside).write_bytes(content)
+                os.replace(aside, self.path(name))
+            else:
+                with self._fs.open_output_stream(self.path(name)) as stream:
+                    stream.write(content)
+
+    def recall(self, name: str) -> bytes:
+        """What was kept as `name`; FileNotFoundError if nothing was."""
+        with self._told(), self._fs.open_input_stream(self.path(name), compression=None) as stream:
+            content: bytes = stream.read()
+        return content
 
     def read(self, name: str) -> pa.Table:
         """The shard `name`; FileNotFoundError if absent, StoreError if a single byte of it is not as committed."""
@@ -191,7 +216,7 @@ class Store:
 
     def verify(self) -> Iterator[tuple[str, Problem | None]]:
         """Check every byte of every shard: (name, None) for a sound one, (name, problem) for what is not."""
-        known = {"images", "answers", "damaged", "costs"}
+        known = {"images", "answers", "damaged", "costs", MARK}
         for info in self._list(""):
             if info.base_name not in known:
                 yield info.base_name, Problem(info.base_name, "foreign", "not written by Seesaw; it counts nowhere")
@@ -269,7 +294,8 @@ class Store:
             return True
         except OSError:
             return False
-        return self._mounted and not os.path.ismount(self._base)
+        unmarked = self._marked and not os.path.exists(self.path(MARK))
+        return unmarked or (self._mounted and not os.path.ismount(self._base))
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -47,8 +48,10 @@ def _answerable(command: Callable[..., int | None]) -> Callable[..., None]:
             sys.stderr.close()
             code = 0
         except OSError as error:  # a path that cannot be one, or a place that cannot be read or written
-            say(without_secrets(f"seesaw: {error}"), sys.stderr, lines=True)
-            code = 2
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+            hint = "; make room for the run directory, and the same command goes on" if full else ""
+            say(without_secrets(f"seesaw: {error}{hint}"), sys.stderr, lines=True)
+            code = 4 if full else 2
         except KeyboardInterrupt:
             say("seesaw: interrupted; the same command goes on where this one was", sys.stderr)
             code = 3

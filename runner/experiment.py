@@ -281,7 +281,10 @@ def _check_cluster(cluster: ClusterConfig, served: Sequence[str]) -> None:
     for key in ("in_flight", "attempts"):
         if getattr(cluster, key) < 1:
             raise ConfigError(f"cluster.{key} must be at least 1, got {getattr(cluster, key)}")
-    if cluster.metrics is not None and not re.fullmatch(r"[\w.-]+:\d{1,5}", cluster.metrics):
+    if not 0.075 <= cluster.object_store_gb < 100_000:
+        raise ConfigError(f"cluster.object_store_gb must be at least 0.075, got {cluster.object_store_gb}")
+    served_at = re.fullmatch(r"((?:[a-zA-Z0-9-]{1,63}\.)*[a-zA-Z0-9-]{1,63}):(\d{1,5})", cluster.metrics or "x:1")
+    if not served_at or not 0 < int(served_at[2]) < 2**16:
         raise ConfigError(f"cluster.metrics: expected HOST:PORT, for example 127.0.0.1:9400, got '{cluster.metrics}'")
     for key in ("hang_seconds", "wait_seconds"):
         if not 0 < getattr(cluster, key) < math.inf:

@@ -27,6 +27,7 @@ from actors.vqa import AnswerBatch
 from results.costs import Measured, write_costs
 from results.errors import HeadLost, Interrupted, SeesawError
 from results.printable import printable
+from results.store import Store
 from runner.config import ModelConfig, VLMConfig
 from runner.events import Events
 from runner.experiment import Experiment, Served
@@ -50,6 +51,8 @@ ASLEEP = 60.0  #: seconds between two looks after which it was this process that
 GUESS = 1.0  #: seconds of a batch of which nobody has said or measured what it takes; one replica will find out
 WIDEST = 512  #: replicas of a model that are reckoned with when it is said how much may be in flight
 HELD = 0.3  #: share of Ray's object store that images on their way to the VLM may fill; others are read from the store
+SHY = 15.0  #: seconds in which nothing is started on a node that a replica was lost with, or to: Ray may list it still
+HANDED = 1.0  #: seconds after which an idle replica that nobody waits for has nothing to do
 VAIN = 10.0  #: times what a batch or a load takes in the mean before it hangs, where that is more than hang_seconds
 
 
@@ -75,7 +78,7 @@ class Fleet:
         def pool(spec: ModelConfig | VLMConfig) -> Pool:
             vital = isinstance(spec, VLMConfig)
             arguments = cluster.in_flight, cluster.attempts, events, vital, self._end, self._changed.set
-            return Pool(spec.name, starter(experiment, spec, logs), *arguments)
+            return Pool(spec.name, starter(experiment, spec, logs), *arguments, lambda: self._fits(spec.name))
 
         self._pools = {model.name: pool(model.spec) for model in experiment.models}
         self._vqa = pool(experiment.vlm.spec)
@@ -94,7 +97,7 @@ class Fleet:
         )  # since when nothing can be done for want of a node, and told of it
         self._homeless: set[str] = set()  # models that fit on no node
         self._gpu_seconds, self._last_look = 0.0, time.monotonic()
-        self._costs_kept = self._last_look
+        self._costs_kept, self._store = self._last_look, Store(experiment.store, made=True)
 
     # -- what the Lab calls ---------------------------------------------------------------------------------------
 
@@ -123,7 +126,7 @@ class Fleet:
             return images, size
 
         self._steer_on()
-        return await self._pools[batch.model].call(batch.label, "generate", submit)
+        return await self._pools[batch.model].call(batch.label, "generate", submit, batch.prompt.subject)
 
     async def ask(self, batch: Batch, images: tuple[Any, int] | None) -> pa.Table:
         """Ask a batch of images (None, or lost on the way: the store's) and commit the answers; returns them."""
@@ -135,7 +138,7 @@ class Fleet:
 
         self._steer_on()
         try:
-            return await self._vqa.call(batch.label, "ask", submit)
+            return await self._vqa.call(batch.label, "ask", submit, batch.prompt.subject)
         finally:
             if images:
                 self._room += images[1]
@@ -201,10 +204,14 @@ class Fleet:
             if pool.seconds and pool.load_seconds is not None
         }
         if costs:
-            await asyncio.to_thread(write_costs, self._experiment.store, costs)
+            await asyncio.to_thread(write_costs, self._store, costs)
 
     def _places(self) -> set[str]:
         return {replica.node for pool in self._everyone for replica in pool.replicas}
+
+    def _fits(self, name: str) -> bool:
+        pool = self._vqa if name == self._vqa.name else self._pools[name]
+        return places(self._work(pool, 0), self._nodes.now) > 0
 
     def _decide(self) -> Decision:
         here = {node.name for node in self._nodes.now}
@@ -230,6 +237,10 @@ class Fleet:
     def _work(self, pool: Pool, left: int) -> Work:
         """What is left for a pool, at the costs that were measured where they were."""
         work = self._costs[pool.name]
+        now = time.monotonic()
+        left_alone = {node for other in self._everyone for node, at in other.left.items() if now - at < SHY}
+        if not pool.waiting and any(r.state == "idle" and now - r.moved > HANDED for r in pool.replicas):
+            left = pool.running  # nothing of it can be handed out for now: its place may be somebody else's
         pinned = work.pinned or (None if pool.seconds or work.seconds else 1)
         if pool.most is not None:
             pinned = min(pool.most, pinned or pool.most)
@@ -241,7 +252,7 @@ class Fleet:
             load_seconds=pool.load_seconds or work.load_seconds,
             pinned=pinned,
             open=self._more,
-            shuns=frozenset(pool.shuns | self._nodes.lacking(pool.name)),
+            shuns=frozenset(pool.shuns | self._nodes.lacking(pool.name) | left_alone),
         )
 
     def _apply(self, decision: Decision) -> None:

@@ -167,7 +167,7 @@ class FleetLab:
                     raise
                 self._images.discard(batch.images)
                 self._left(batch)
-                self._events.note(f"{error}; {self._moved(batch.images)} and made again")
+                self._events.note(f"{error}; {await self._moved(batch.images)} and made again")
             else:
                 self._events.images(held=len(batch.index))
                 return replies
@@ -180,11 +180,14 @@ class FleetLab:
         async with self._asks:
             return await self._fleet.ask(batch, images)
 
-    def _moved(self, shard: str) -> str:
-        try:
-            return f"moved to {self._store.quarantine(shard)}"
-        except FileNotFoundError:
-            return "gone"
+    async def _moved(self, shard: str) -> str:
+        def move() -> str:
+            try:
+                return f"moved to {self._store.quarantine(shard)}"
+            except FileNotFoundError:
+                return "gone"
+
+        return await self._fleet.outage.through(lambda: asyncio.to_thread(move))
 
     async def _held(self, batch: Batch) -> Answers | None:
         """The answers that the store holds; None (and the shard moved aside) if they cannot be trusted."""
@@ -195,7 +198,7 @@ class FleetLab:
             except FileNotFoundError:
                 self._events.note(f"{batch.answers} vanished from the store; it is asked again")
             except StoreError as error:
-                self._events.note(f"{error}; moved to {self._store.quarantine(batch.answers)} and asked again")
+                self._events.note(f"{error}; {await self._moved(batch.answers)} and asked again")
         self._answers.discard(batch.answers)
         self._left(batch)
         return None

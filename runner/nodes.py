@@ -10,7 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from ray.exceptions import RayError
+
 from results.errors import SeesawError
+from results.secrets import first_line
 from runner.cluster import available, labels, nodes
 from runner.events import Events
 from runner.experiment import Experiment
@@ -31,6 +34,8 @@ class Nodes:
         self.now: Sequence[Node] = nodes(ready.facts)
         self._labels: Mapping[str, str] = {}
         self._greeting: asyncio.Task[Ready] | None = None
+        self._newcomers: set[str] = set()  # who is being asked
+        self._useless: set[str] = set()
         self._used: dict[str, float] = {}  # when something of ours was on a node last
         self._free: dict[str, Mapping[str, float]] = {}  # what others left of a node when nothing of ours was there
         # not asyncio's own threads, whose end waits for an answer that may not come
@@ -54,11 +59,12 @@ class Nodes:
         """Ask Ray's head; `ours` are the nodes where replicas of this run are. Raises what Ray's clients raise."""
         self._labels, free = await self._ask(labels), await self._ask(available)
         if self._greeting is not None and self._greeting.done():
-            self._welcome(self._greeting)
-            self._greeting = None
-        there = await self._ask(nodes)
-        known = self._ready.facts.keys() | self._ready.refused
-        if self._greeting is None and any(node.name not in known for node in there):
+            greeting, self._greeting = self._greeting, None
+            self._welcome(greeting)
+        there = {node.name for node in await self._ask(nodes)}
+        known = self._ready.facts.keys() | self._ready.refused | self._useless
+        if self._greeting is None and there - known:
+            self._newcomers = there - known
             self._greeting = asyncio.create_task(self._ask(welcome, self._experiment, self._ready))
             self._greeting.add_done_callback(lambda _: self._changed())
         now = time.monotonic()
@@ -72,8 +78,10 @@ class Nodes:
     def _welcome(self, greeting: asyncio.Task[Ready]) -> None:
         try:
             self._ready = greeting.result()
-        except SeesawError:  # the store is away; the same nodes are asked again
+        except (SeesawError, RayError, RuntimeError, OSError) as error:  # the same nodes are asked again
+            self._events.note(f"a node that has joined cannot be asked yet: {first_line(error)}")
             return
+        self._useless |= self._newcomers - self._ready.facts.keys() - self._ready.refused  # no room for anything
         for told in self._ready.notes:
             self._events.note(told)
 

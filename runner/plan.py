@@ -227,10 +227,10 @@ def costs_of(experiment: Experiment) -> dict[str, tuple[Work, str]]:
         *((model, BATCH * model.spec.seconds_per_image) for model in experiment.models),
         (experiment.vlm, BATCH * questions * experiment.vlm.spec.seconds_per_question),
     ]
-    found = {}
+    found, store = {}, Store(experiment.store)
     for served, seconds in estimates:
         work, source = work_of(served.spec, experiment.cluster.replicas, seconds), "its YAML"
-        measured = read_costs(experiment.store, served.folder)
+        measured = read_costs(store, served.folder)
         if measured is not None:
             work = replace(work, seconds=measured.seconds, load_seconds=measured.load_seconds)
             source = f"{measured.batches:,} batches that were measured"

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError, RayError, RayTaskError
 
 from results.errors import BatchFailed, EnvironmentFault, Interrupted, SeesawError
 from results.printable import printable
@@ -27,7 +28,8 @@ __all__ = ["Pool", "Replica", "brief"]
 
 Result = TypeVar("Result")
 BARREN = 5  #: batches in a row that fail for good before the next are tried once only: calls may cost money
-STILLBORN = 3  #: replicas in a row that may die while they load
+STILLBORN = 3  #: replicas in a row that may die on a node while they load
+LOST = 3  #: times `attempts` that a batch may be lost with a node before that counts as a try
 
 
 @dataclass(eq=False)
@@ -109,7 +111,8 @@ class Pool:
 
     Replicas that die on end break a pool. A `vital` one (the VLM's) ends the run with that; any other fails what it is
     given from then on. `fatal` is told at once of what no retry mends: a wrong setting, a machine that cannot do it.
-    `changed` is told whenever the policy may see things differently.
+    `changed` is told whenever the policy may see things differently; `elsewhere` says whether a node that the pool does
+    not shun has a place for it.
     """
 
     def __init__(
@@ -122,18 +125,24 @@ class Pool:
         vital: bool = True,
         fatal: Callable[[SeesawError], None] = lambda _: None,
         changed: Callable[[], None] = lambda: None,
+        elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._fatal, self._changed = fatal, changed
+        self._fatal, self._changed, self._elsewhere = fatal, changed, elsewhere
         self.name, self._make, self._in_flight, self._attempts = name, make, in_flight, attempts
         self._events, self._vital = events, vital
         self._slots: asyncio.Queue[Replica | None] = asyncio.Queue()  # None wakes whoever waits in a broken pool
         self.replicas: list[Replica] = []
         self.shuns: set[str] = set()  #: nodes on which it cannot load
-        self.most: int | None = None  #: replicas, once so many died that no more are started
+        self.left: dict[str, float] = {}  #: by node, when a replica was lost with it, or to it
+        self.waiting = 0  #: callers that wait for a replica
+        self.most: int | None = None  #: replicas, once so many died of nobody's doing that no more are started
         self.load_seconds: float | None = None  #: of the last replica that loaded, its process' start included
         self._starting: set[asyncio.Task[None]] = set()
-        self._made = self._stillborn = self._fruitless = 0  # the last two: deaths since anything went right
+        self._made = 0
+        self._stillborn: Counter[str] = Counter()  # by node, deaths while loading since one loaded there
+        self._fruitless = 0  # deaths with which no batch can be charged since anything went right
         self._barren = 0  # batches in a row that were set aside
+        self._deadly: set[str] = set()  # whose batches killed their replicas since anything went right
         self._busy, self._done = 0.0, 0  # of replicas that are gone
         self._warm_busy, self._warm_done = 0.0, 0  # the same without first batches
         self._broken: BaseException | None = None
@@ -182,16 +191,20 @@ class Pool:
             self._forget(replica)
             ray.kill(replica.actor)
 
-    async def call(self, label: str, stage: str, submit: Callable[[Replica, bool], Awaitable[Result]]) -> Result:
+    async def call(
+        self, label: str, stage: str, submit: Callable[[Replica, bool], Awaitable[Result]], subject: str = ""
+    ) -> Result:
         """Run `submit(replica, first)` on a free replica; `first` is False once a try has failed.
 
+        What kills its replica is set aside; where batches of two subjects do, in a row, it is the model's doing.
+
         Raises:
-            BatchFailed: after `attempts` deaths or errors.
+            BatchFailed: after `attempts` deaths or errors, or many times as many lost nodes.
             Interrupted: the pool was told to stop before this began.
             SeesawError: the pool cannot serve at all.
         """
         last: BaseException | None = None
-        tries, suspect = 0, False
+        tries, nodes, suspect = 0, 0, False
         while tries < (1 if self._barren >= BARREN else self._attempts):
             replica = await self._slot()
             done = False
@@ -203,7 +216,8 @@ class Pool:
             except RayActorError as error:
                 last = error
                 self._lost(replica, error)
-                if _node_left(error):
+                if _node_left(error) and nodes < LOST * self._attempts:
+                    nodes += 1
                     tries -= 1
                 else:
                     suspect = True
@@ -216,6 +230,7 @@ class Pool:
                 self._events.note(f"{label}: {stage} failed on {replica.name} (try {tries}): {brief(last)}")
             else:
                 self._fruitless = self._barren = 0
+                self._deadly.clear()
                 done = True
                 return result
             finally:
@@ -230,13 +245,22 @@ class Pool:
         assert last is not None
         kind = "died" if isinstance(last, RayActorError) else type(last).__name__
         self._barren += 1
-        raise BatchFailed(brief(last), stage=stage, error=kind, attempts=tries)
+        if kind == "died":
+            self._deadly.add(subject)
+        failed = BatchFailed(brief(last), stage=stage, error=kind, attempts=tries)
+        if len(self._deadly) > 1 and self._barren >= BARREN:
+            self._give_up(f"{self._barren} batches in a row killed their replicas", last)
+        raise failed
 
     async def _slot(self) -> Replica:
         while True:
             if self.stopping:
                 raise Interrupted("stopped on request; the same command goes on where this one was")
-            replica = await self._slots.get()
+            self.waiting += 1
+            try:
+                replica = await self._slots.get()
+            finally:
+                self.waiting -= 1
             if replica is None:
                 self._slots.put_nowait(None)
                 if isinstance(self._broken, BatchFailed):
@@ -274,7 +298,8 @@ class Pool:
         else:
             now = time.monotonic()
             self.load_seconds, replica.moved = now - replica.moved, now
-            replica.ready, self._stillborn = True, 0
+            replica.ready = True
+            del self._stillborn[replica.node]
             self._events.replica(self.name, replica.name, {**about, "start_seconds": self.load_seconds})
             if replica.leaving:
                 self.end(replica)
@@ -297,20 +322,31 @@ class Pool:
         if self.stopping:
             return
         self._events.lost(replica.name, brief(error), len(replica.suspects))
-        self._fruitless += 1
-        self._stillborn += not (replica.ready or _node_left(error))
-        most = 2 * self._attempts + (len(self.replicas) + 1) * self._in_flight  # who was in line may die again, alone
-        if self._stillborn < STILLBORN and self._fruitless < most:
-            return
-        deaths = f"{STILLBORN} replicas in a row died while they loaded"
-        if self._stillborn < STILLBORN:
-            deaths = f"{self._fruitless} replicas in a row died without finishing a batch"
-        message = f"{self.name}: {deaths}; the last: {brief(error)}; see logs/ in the run directory"
-        self.most = len(self.replicas)
+        if _node_left(error):
+            self.left[replica.node] = time.monotonic()
+        elif not replica.ready:
+            self._stillborn[replica.node] += 1
+            if self._stillborn[replica.node] >= STILLBORN:
+                self.shuns.add(replica.node)
+                deaths = f"{STILLBORN} replicas in a row died while they loaded"
+                self._do_without(self._fault(deaths, error))
+        elif len(replica.suspects) != 1:
+            self._fruitless += 1
+            most = 2 * self._attempts + (len(self.replicas) + 1) * self._in_flight  # they may die again, alone
+            if self._fruitless >= most or self.most is not None:
+                self.most = len(self.replicas)
+                if not self.replicas:
+                    self._give_up(f"{self._fruitless} replicas in a row died without finishing a batch", error)
+
+    def _give_up(self, why: str, error: BaseException) -> None:
+        self.fail(self._fault(why, error))
+
+    def _fault(self, why: str, error: BaseException) -> SeesawError:
+        """One model that crashes fails its own cells, and the others go on; without a VLM nothing does."""
+        message = f"{self.name}: {why}; the last: {brief(error)}; see logs/ in the run directory"
         if self._vital:
-            self._do_without(EnvironmentFault(message))
-        else:  # one model that crashes fails its own cells, and the others go on
-            self._do_without(BatchFailed(message, stage="load", error="died", attempts=self._made))
+            return EnvironmentFault(message)
+        return BatchFailed(message, stage="load", error="died", attempts=self._made)
 
     def _forget(self, replica: Replica) -> None:
         if replica in self.replicas:
@@ -322,9 +358,11 @@ class Pool:
                 self._warm_done += replica.done - 1
 
     def _do_without(self, fault: SeesawError) -> None:
-        """No replica takes this one's place: go on with those that are left, and end the run if there are none."""
+        """Go on with the replicas that are left, or on other nodes; the pool is broken if there are neither."""
         if self.replicas:
             self._events.note(f"going on with {len(self.replicas)} of {len(self.replicas) + 1} replicas: {fault}")
+        elif self._elsewhere():
+            self._events.note(f"going on on other nodes: {fault}")
         else:
             self.fail(fault)
 
@@ -364,8 +402,8 @@ class Pool:
 
 
 def _node_left(error: BaseException) -> bool:
-    """Whether a replica died with its node: nobody's doing."""
-    return isinstance(error, ActorUnschedulableError) or "node has died" in str(error)
+    """Whether a replica died with its node, or cannot be reached there: nobody's doing."""
+    return isinstance(error, (ActorUnschedulableError, ActorUnavailableError)) or "node has died" in str(error)
 
 
 def brief(error: BaseException | None) -> str:

@@ -74,6 +74,7 @@ def _work(job: Job, store: Store, directory: RunDirectory, events: Events) -> in
             directory.write_record("running", began=began)
             begun = True
             asyncio.run(_observe(job, store, directory, events, ready))
+            _stop_on_signals()  # asyncio has put the system's own back
         whole = _write(job, directory, events)
     except BaseException as error:
         stopped = isinstance(error, Interrupted | KeyboardInterrupt)

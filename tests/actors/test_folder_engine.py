@@ -119,6 +119,7 @@ def test_a_photo_is_kept_as_the_camera_was_held(photos):
 
 def test_the_actor_keeps_the_files_pixels_in_the_store(photos, tmp_path, monkeypatch):
     monkeypatch.setattr("actors.tti.begin", lambda *_: None)  # this process is not the actor's own
+    Store(tmp_path / "store").probe()
     actor = TTIActor("real", "folder", {"path": str(photos)}, str(tmp_path / "store"), 1, "/nowhere/real.log")
     actor.load()
     numbers = tuple(seeds(*range(8)))

@@ -10,6 +10,7 @@ import time
 import pyarrow as pa
 import pytest
 
+from results.costs import Measured, read_costs, write_costs
 from results.errors import EnvironmentFault, StoreError, StoreUnavailable
 from results.identity import batch_key, image_key
 from results.store import IMAGES, Store, shard_folder
@@ -247,6 +248,37 @@ def test_an_unmounted_share_is_waited_for_and_never_written_to_beneath(small, tm
     assert store.commit(shard(2), images(2))
     assert store.names(FOLDER) == {shard(1), shard(2)}
     subprocess.run(["umount", share], check=True)
+
+
+def test_who_comes_while_a_share_is_not_mounted_writes_nothing_beneath(small, tmp_path):
+    """A replica that starts in the meantime has never seen the store, and must not take the mount point for it."""
+    share = tmp_path / "share"
+    share.mkdir()
+    mount("--bind", small, share)
+    Store(share).probe()
+    subprocess.run(["umount", share], check=True)
+    late = Store(share, made=True)
+    with pytest.raises(StoreUnavailable, match="its folder is not there any more"):
+        late.commit(shard(1), images(1))
+    write_costs(late, {FOLDER: Measured(3, 1.0, 2.0)})
+    assert list(share.iterdir()) == []
+    mount("--bind", small, share)
+    assert late.commit(shard(1), images(1))
+    subprocess.run(["umount", share], check=True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[" * 100_000, '{"batches": 1e999, "seconds": 1, "load_seconds": 1}', '{"batches": 2, "seconds": NaN}', "[]"],
+)
+def test_costs_that_are_none_are_as_if_there_were_none(tmp_path, content):
+    store = Store(tmp_path / "store")
+    write_costs(store, {FOLDER: Measured(3, 1.5, 2.0)})
+    assert read_costs(store, FOLDER) == Measured(3, 1.5, 2.0)
+    (file,) = (tmp_path / "store" / "costs").iterdir()
+    file.write_text(content)
+    assert read_costs(store, FOLDER) is None
+    assert [problem for _, problem in store.verify() if problem] == []
 
 
 @pytest.fixture

@@ -180,3 +180,26 @@ def test_what_stands_in_line_with_one_that_kills_is_never_charged(attempts):
     results = run(scenario, ["fine"], size=2, in_flight=3, attempts=attempts)
     assert [isinstance(result, BatchFailed) for result in results] == [i % 4 == 0 for i in range(16)]
     assert all(result.attempts == attempts for result in results if isinstance(result, BatchFailed))
+
+
+def test_one_subject_that_kills_does_not_break_the_pool_and_two_do():
+    """Seven batches of a subject in a row, each deadly: set aside alone. The same of two subjects: it is the model."""
+
+    def deadly(pool: Pool, i: int, subject: str):
+        return pool.call(f"{subject} {i}", "work", lambda replica, first: replica.actor.work.remote("die"), subject)
+
+    async def one(pool, events):
+        bad = [deadly(pool, i, "chef") for i in range(7)]
+        return await asyncio.gather(*bad, call(pool, "ok"), return_exceptions=True)
+
+    *bad, good = run(one, ["fine"], in_flight=1, attempts=1)
+    assert all(isinstance(result, BatchFailed) and result.stage == "work" for result in bad)
+    assert good == "ok by fine"
+
+    async def two(pool, events):
+        bad = [deadly(pool, i, "chef" if i < 5 else "nurse") for i in range(6)]
+        return await asyncio.gather(*bad, call(pool, "ok"), return_exceptions=True)
+
+    *_, good = run(two, ["fine"], in_flight=1, attempts=1)
+    assert isinstance(good, EnvironmentFault)
+    assert "6 batches in a row killed their replicas" in str(good)
