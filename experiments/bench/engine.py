@@ -26,6 +26,7 @@ from PIL import Image
 
 from actors.diffusers_engine import DiffusersEngine
 from actors.tti import ImageBatch, TTIActor
+from results.store import Store
 from runner.config import ModelConfig, load_named
 
 BATCH = 8
@@ -110,6 +111,7 @@ def writing(args: argparse.Namespace) -> None:
             seconds = []
             for overlap in (False, True):
                 store = Path(folder) / f"{repeat}-{overlap}"
+                Store(store).probe()
                 settings = {"seconds": args.gpu_seconds, "side": 1024}
                 actor = TTIActor("bench", f"{__name__}:Slow", settings, str(store), 1, "")
                 actor._engine = Slow(settings)

@@ -96,6 +96,7 @@ def test_the_actor_checks_its_questionnaire_and_lets_ordinary_errors_through():
 
 
 def test_answers_are_committed_and_the_first_commit_is_what_counts(tmp_path):
+    Store(tmp_path).probe()
     vqa = actor(f"{HERE}Parrot", {}, tmp_path)
     vqa.load()
     shard = f"answers/parrot-{'0' * 16}/{'1' * 32}-{'2' * 32}.parquet"
