@@ -3,8 +3,8 @@
     python -m experiments.bench.scaling [--workers 1 4 16 64] [--gpus 8] [--minutes 3]
 
 Simulated engines that sleep, on Ray's own word that this machine has so many GPUs: what is measured is everything
-around the models. First replicas of one model, each with the same work, a VLM that answers at once beside them: batches
-a second once all are at work, over what sleeping alone allows. Then five models and a VLM on `gpus`, where the policy
+around the models. First replicas of one model, each with the same work, a VLM that answers at once beside them: what
+sleeping alone takes over the time that it took. Then five models and a VLM on `gpus`, where the policy
 decides: seconds from its first decision to the last answer, over the simulator's (given what loads took in this run,
 the start of their processes included) and over the lower bound (`runner.simulate.lower_bound`).
 """
@@ -88,7 +88,10 @@ def ran(folder: Path, config: str) -> tuple[Experiment, Clock]:
 
 
 def workers(folder: Path, count: int, each: int, seconds: float) -> float:
-    """Share of linear: `each` batches for everyone of `count` replicas, over the time that they took."""
+    """Share of linear: what batches take that are made after the last replica was ready, over the time to the last.
+
+    Of those, some were begun before (for the better), and at the end some replicas have nothing left (for the worse).
+    """
     subjects = max(count * each // CELLS, 1)
     config = CONFIG.format(
         subjects=json.dumps([f"subject {i}" for i in range(subjects)]),
@@ -98,11 +101,10 @@ def workers(folder: Path, count: int, each: int, seconds: float) -> float:
     )  # fmt: skip
     _, clock = ran(folder, config)
     ready = sorted(at for at, name in clock.ready if name.startswith("tti"))
-    after = [at for at in clock.made if at > ready[-1] + 2 * seconds]  # all are at work, and in their stride
-    if len(ready) < count or len(after) < 2 * count:
-        raise RuntimeError(f"{len(ready)} of {count} replicas were ready, and {len(after)} batches made after that")
-    steady = after[: len(after) - count]  # at the end some have nothing left
-    return (len(steady) - 1) / (steady[-1] - steady[0]) * seconds / count
+    if len(ready) < count:
+        raise RuntimeError(f"{len(ready)} of {count} replicas were ready")
+    after = [at for at in clock.made if at > ready[-1]]
+    return len(after) * seconds / count / (after[-1] - ready[-1])
 
 
 def models(folder: Path, gpus: int, minutes: float) -> None:
