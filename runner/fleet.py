@@ -77,8 +77,11 @@ class Fleet:
 
         def pool(spec: ModelConfig | VLMConfig) -> Pool:
             vital = isinstance(spec, VLMConfig)
-            arguments = cluster.in_flight, cluster.attempts, events, vital, self._end, self._changed.set
-            return Pool(spec.name, starter(experiment, spec, logs), *arguments, lambda: self._fits(spec.name))
+            return Pool(
+                spec.name, starter(experiment, spec, logs), cluster.in_flight, cluster.attempts, events, vital,
+                fatal=self._end, changed=self._changed.set, elsewhere=lambda: self._fits(spec.name),
+                several=lambda: len(self._nodes.now) > 1,
+            )  # fmt: skip
 
         self._pools = {model.name: pool(model.spec) for model in experiment.models}
         self._vqa = pool(experiment.vlm.spec)

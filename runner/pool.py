@@ -112,7 +112,7 @@ class Pool:
     Replicas that die on end break a pool. A `vital` one (the VLM's) ends the run with that; any other fails what it is
     given from then on. `fatal` is told at once of what no retry mends: a wrong setting, a machine that cannot do it.
     `changed` is told whenever the policy may see things differently; `elsewhere` says whether a node that the pool does
-    not shun has a place for it.
+    not shun has a place for it, `several` whether there are nodes beside the one that it is on.
     """
 
     def __init__(
@@ -126,8 +126,9 @@ class Pool:
         fatal: Callable[[SeesawError], None] = lambda _: None,
         changed: Callable[[], None] = lambda: None,
         elsewhere: Callable[[], bool] = lambda: False,
+        several: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._fatal, self._changed, self._elsewhere = fatal, changed, elsewhere
+        self._fatal, self._changed, self._elsewhere, self._several = fatal, changed, elsewhere, several
         self.name, self._make, self._in_flight, self._attempts = name, make, in_flight, attempts
         self._events, self._vital = events, vital
         self._slots: asyncio.Queue[Replica | None] = asyncio.Queue()  # None wakes whoever waits in a broken pool
@@ -216,7 +217,7 @@ class Pool:
             except RayActorError as error:
                 last = error
                 self._lost(replica, error)
-                if _node_left(error) and nodes < LOST * self._attempts:
+                if self._node_left(error) and nodes < LOST * self._attempts:
                     nodes += 1
                     tries -= 1
                 else:
@@ -322,7 +323,7 @@ class Pool:
         if self.stopping:
             return
         self._events.lost(replica.name, brief(error), len(replica.suspects))
-        if _node_left(error):
+        if self._node_left(error):
             self.left[replica.node] = time.monotonic()
         elif not replica.ready:
             self._stillborn[replica.node] += 1
@@ -347,6 +348,11 @@ class Pool:
         if self._vital:
             return EnvironmentFault(message)
         return BatchFailed(message, stage="load", error="died", attempts=self._made)
+
+    def _node_left(self, error: BaseException) -> bool:
+        """Whether a replica died with its node: nobody's doing. One that cannot be reached may have, on a cluster."""
+        unreachable = isinstance(error, ActorUnavailableError) and self._several()
+        return unreachable or isinstance(error, ActorUnschedulableError) or "node has died" in str(error)
 
     def _forget(self, replica: Replica) -> None:
         if replica in self.replicas:
@@ -399,11 +405,6 @@ class Pool:
             if replica.actor is not None:
                 ray.kill(replica.actor)
         self.replicas.clear()
-
-
-def _node_left(error: BaseException) -> bool:
-    """Whether a replica died with its node, or cannot be reached there: nobody's doing."""
-    return isinstance(error, (ActorUnschedulableError, ActorUnavailableError)) or "node has died" in str(error)
 
 
 def brief(error: BaseException | None) -> str:
