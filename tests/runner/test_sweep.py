@@ -230,7 +230,7 @@ def test_more_than_the_machine_has_is_said_before_work_starts(config, tmp_path, 
     command = seesaw("sweep", config, "cluster.replicas.one=1000")
     assert command.code == 4
     assert "CPUs" in command.err
-    assert not list((tmp_path / "store").glob("*"))
+    assert not list((tmp_path / "store").glob("[!.]*"))  # nothing but its mark
     assert not (tmp_path / "run/run.json").exists()  # what never began binds no directory
 
 
