@@ -24,7 +24,7 @@ subjects: [nurse, mechanic]
 images: 24
 store: {store}
 run: {run}
-cluster: {{attempts: 6}}
+cluster: {{attempts: 6, replicas: {{pictogram-birch: 1, pictogram-elm: 1, pictogram-vlm: 1}}}}
 """
 DRIVERS, TTI, VQA = 3, 9, 9  #: kills of each kind, 21 in all
 GRACE = 60  #: seconds until the last process of a killed driver has ended; models end within three

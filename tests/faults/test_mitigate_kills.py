@@ -56,10 +56,10 @@ def test_killed_at_random_moments_a_mitigation_comes_to_the_same_decisions(confi
         assert command.process.returncode == -9, "it came to its end before it was killed"
     last = Command("mitigate", "disturbed.yaml", cwd=config).finish()
     assert last.code == 0, last.err
-    made = json.loads((config / "run-disturbed/run.json").read_text())["counts"]["images_made"]
+    answers = json.loads((config / "run-disturbed/run.json").read_text())["counts"]["answers"]
     with capsys.disabled():
-        print(f"\n{KILLS} kills after {steps} steps; {batches} batches; {made} images made at last")
-    assert made > 0
+        print(f"\n{KILLS} kills after {steps} steps; {batches} batches; {answers} answers at last")
+    assert answers > 0  # images are made ahead of their questions, and may all have been there
     assert max(steps) > 5  # not all of them before anything was decided
 
     for table in ("mitigation", "mitigation_matrices", "failures"):
