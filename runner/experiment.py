@@ -265,6 +265,12 @@ def _check_numbers(config: Config) -> None:
         raise ConfigError(f"name must be usable as a folder's name, got {name[:200]!r}")
 
 
+def _is_address(text: str) -> bool:
+    """Whether it is HOST:PORT, as far as its letters tell."""
+    found = re.fullmatch(r"(?:[a-zA-Z0-9-]{1,63}\.)*[a-zA-Z0-9-]{1,63}:(\d{1,5})", text)
+    return found is not None and 0 < int(found[1]) < 2**16
+
+
 def _check_cluster(cluster: ClusterConfig, served: Sequence[str]) -> None:
     if cluster.address not in ("local", "auto") and not re.fullmatch(r"[\w.-]+:\d+", cluster.address):
         client = cluster.address.startswith("ray://")
@@ -283,8 +289,7 @@ def _check_cluster(cluster: ClusterConfig, served: Sequence[str]) -> None:
             raise ConfigError(f"cluster.{key} must be at least 1, got {getattr(cluster, key)}")
     if not 0.075 <= cluster.object_store_gb < 100_000:
         raise ConfigError(f"cluster.object_store_gb must be at least 0.075, got {cluster.object_store_gb}")
-    served_at = re.fullmatch(r"((?:[a-zA-Z0-9-]{1,63}\.)*[a-zA-Z0-9-]{1,63}):(\d{1,5})", cluster.metrics or "x:1")
-    if not served_at or not 0 < int(served_at[2]) < 2**16:
+    if cluster.metrics is not None and not _is_address(cluster.metrics):
         raise ConfigError(f"cluster.metrics: expected HOST:PORT, for example 127.0.0.1:9400, got '{cluster.metrics}'")
     for key in ("hang_seconds", "wait_seconds"):
         if not 0 < getattr(cluster, key) < math.inf:

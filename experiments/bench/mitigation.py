@@ -95,6 +95,7 @@ def main() -> None:
         experiment = load_experiment(str(config))
         subjects = experiment.dataset.subjects[: args.subjects]
         experiment = replace(experiment, dataset=experiment.dataset.select(subjects=subjects))
+        Store(experiment.store).probe()
         with connected(experiment):
             asyncio.run(compare(experiment, folder))
 

@@ -50,6 +50,7 @@ def measure(batches: int) -> dict[str, float]:
         )
         experiment = load_experiment(str(config))
         store = Store(experiment.store)
+        store.probe()
         (Path(folder) / "logs").mkdir()
 
         async def once() -> tuple[float, float]:

@@ -46,6 +46,7 @@ CONFIGS = {
     "replicas of nobody": ("cluster: {replicas: {ttj: 2}}", "did you mean 'tti'?"),
     "no replicas": ("cluster: {replicas: {tti: 0}}", "must be at least 1"),
     "a port that is none": ("cluster: {metrics: '127.0.0.1:99999'}", "expected HOST:PORT"),
+    "no address": ("cluster: {metrics: ''}", "expected HOST:PORT"),
     "a host that is none": (f"cluster: {{metrics: '{'h' * 70}:9400'}}", "expected HOST:PORT"),
     "an endless object store": ("cluster: {object_store_gb: .inf}", "object_store_gb must be at least"),
     "no patience": ("cluster: {wait_seconds: -1}", "must be a number of seconds above 0"),
