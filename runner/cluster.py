@@ -15,6 +15,7 @@ import re
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -33,7 +34,7 @@ from runner.room import Node
 if TYPE_CHECKING:
     from runner.facts import Facts
 
-__all__ = ["available", "connected", "labels", "named", "nodes"]
+__all__ = ["available", "connected", "labels", "listed", "named", "nodes"]
 
 MOST = 3  #: nodes that a message names
 JOIN = 30  #: seconds that joining a cluster may take; Ray itself tries for many minutes
@@ -178,13 +179,19 @@ def _within(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def nodes(facts: Mapping[str, Facts] | None = None) -> list[Node]:
-    """The nodes of the cluster that are alive, by their Ray node id (56 hex digits). Cheap: asks the head alone.
+def listed() -> list[dict[str, Any]]:
+    """What Ray's head says of every node that it knows, for `nodes` and `labels`. Cheap: asks the head alone."""
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return found
+
+
+def nodes(facts: Mapping[str, Facts] | None = None, found: Sequence[Mapping[str, Any]] | None = None) -> list[Node]:
+    """The nodes of the cluster that are alive, by their Ray node id (56 hex digits), as `found` or asked for now.
 
     With `facts` of nodes that were asked (`runner.preflight`) only those, with the memory that they have. Without, the
     memory is what Ray may give away, and that of a GPU is unknown (infinite).
     """
-    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    found = listed() if found is None else found
     alive = {node["NodeID"]: node["Resources"] for node in found if node["Alive"]}
     return [
         Node(
@@ -199,13 +206,13 @@ def nodes(facts: Mapping[str, Facts] | None = None) -> list[Node]:
     ]
 
 
-def labels() -> dict[str, str]:
+def labels(found: Sequence[Mapping[str, Any]] | None = None) -> dict[str, str]:
     """A name for every node that its owner knows: its address, with the start of Ray's id where several share one."""
-    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    addresses = [node["NodeManagerAddress"] for node in found if node["Alive"]]
+    found = listed() if found is None else found
+    shared = Counter(node["NodeManagerAddress"] for node in found if node["Alive"])
     return {
         node["NodeID"]: node["NodeManagerAddress"]
-        + (f" ({node['NodeID'][:8]})" if addresses.count(node["NodeManagerAddress"]) > 1 else "")
+        + (f" ({node['NodeID'][:8]})" if shared[node["NodeManagerAddress"]] > 1 else "")
         for node in found
     }
 

@@ -49,9 +49,8 @@ class ClusterConfig:
     address: str = "local"  #: a Ray of its own; `auto`: the cluster of which this machine is a node; HOST:PORT
     cpus: int | None = None  #: CPUs of a local Ray; all of the machine's by default
     gpus: int | None = None  #: GPUs of a local Ray; all that are found by default
-    replicas: dict[str, int] = field(
-        default_factory=dict
-    )  #: how many of a model or VLM, by name; where not said, as many as pay
+    #: how many of a model or VLM, by name; where not said, as many as pay
+    replicas: dict[str, int] = field(default_factory=dict)
     in_flight: int = 2  #: batches at a replica at once: one that runs and the next, so that it never waits
     attempts: int = 4  #: how often a batch is tried before it is set aside
     hang_seconds: float = 1800.0  #: a replica that does nothing for so long hangs, and is replaced

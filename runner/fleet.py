@@ -9,7 +9,6 @@ serve what is left.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,7 +31,7 @@ from runner.config import ModelConfig, VLMConfig
 from runner.events import Events
 from runner.experiment import Experiment, Served
 from runner.nodes import Nodes
-from runner.outage import Outage
+from runner.outage import Outage, Waiting
 from runner.plan import Batch, costs_of
 from runner.policy import Decision, decide
 from runner.pool import Pool, Replica
@@ -94,10 +93,7 @@ class Fleet:
         total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self._room = HELD * total.get("object_store_memory", 0.0) / max(len(self._nodes.now), 1)  # bytes
         self._steering: asyncio.Task[None] | None = None
-        self._stranded, self._told = (
-            math.inf,
-            False,
-        )  # since when nothing can be done for want of a node, and told of it
+        self._stranded = Waiting(events, grace=LOOK)  # what has just come to its end is not stranded
         self._homeless: set[str] = set()  # models that fit on no node
         self._gpu_seconds, self._last_look = 0.0, time.monotonic()
         self._costs_kept, self._store = self._last_look, Store(experiment.store, made=True)
@@ -280,21 +276,15 @@ class Fleet:
 
     def _strand(self, waiting: Sequence[Work], stranded: bool) -> None:
         """Nothing is at work and nothing can be started: say so, wait for a node, and give up after too long."""
-        now, longest = time.monotonic(), self._experiment.cluster.wait_seconds
         if not stranded:
-            if self._told:
-                self._events.note(f"work goes on after {now - self._stranded:.0f} s")
-            self._stranded, self._told = math.inf, False
+            self._stranded.is_over("work goes on")
             return
-        self._stranded = min(self._stranded, now)
-        waited = now - self._stranded
+        longest = self._experiment.cluster.wait_seconds
         needs = ", ".join(f"{work.name} ({self._needs(work.name)})" for work in waiting)
         gpus, cpus = sum(node.gpus for node in self._nodes.now), sum(node.cpus for node in self._nodes.now)
         have = f"the cluster has {gpus} GPUs and {cpus:g} CPUs free on {len(self._nodes.now)} nodes"
         told = f"no node can serve what is left: {needs}; {have}"
-        if waited >= LOOK and not self._told:  # what has just come to its end is not stranded
-            self._told = True
-            self._events.note(f"waiting for up to {longest:g} s for a node, nothing is lost: {told}")
+        waited = self._stranded.goes_on(f"waiting for up to {longest:g} s for a node, nothing is lost: {told}")
         if waited >= longest:
             self._end(Interrupted(f"{told} (waited for {waited:.0f} s); the same command goes on where this one was"))
 
@@ -303,7 +293,7 @@ class Fleet:
         now, least = time.monotonic(), self._experiment.cluster.hang_seconds
         for pool in self._everyone:
             for replica in list(pool.replicas):
-                if not (replica.line or not replica.ready):
+                if replica.state == "idle":
                     continue
                 cost = self._costs[pool.name]
                 usual = (pool.seconds or cost.seconds) if replica.ready else (pool.load_seconds or cost.load_seconds)

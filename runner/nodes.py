@@ -14,7 +14,7 @@ from ray.exceptions import RayError
 
 from results.errors import SeesawError
 from results.secrets import first_line
-from runner.cluster import available, labels, nodes
+from runner.cluster import available, labels, listed, nodes
 from runner.events import Events
 from runner.experiment import Experiment
 from runner.preflight import Ready, welcome
@@ -57,11 +57,12 @@ class Nodes:
 
     async def look(self, ours: Collection[str]) -> None:
         """Ask Ray's head; `ours` are the nodes where replicas of this run are. Raises what Ray's clients raise."""
-        self._labels, free = await self._ask(labels), await self._ask(available)
+        listing, free = await self._ask(listed), await self._ask(available)
+        self._labels = labels(listing)
         if self._greeting is not None and self._greeting.done():
             greeting, self._greeting = self._greeting, None
             self._welcome(greeting)
-        there = {node.name for node in await self._ask(nodes)}
+        there = {node.name for node in nodes(found=listing)}
         known = self._ready.facts.keys() | self._ready.refused | self._useless
         if self._greeting is None and there - known:
             self._newcomers = there - known
@@ -69,7 +70,7 @@ class Nodes:
             self._greeting.add_done_callback(lambda _: self._changed())
         now = time.monotonic()
         self._used |= dict.fromkeys(ours, now)
-        found = await self._ask(nodes, self._ready.facts)
+        found = nodes(self._ready.facts, listing)
         for node in found:
             if now - self._used.get(node.name, -math.inf) > FREED and node.name in free:
                 self._free[node.name] = free[node.name]

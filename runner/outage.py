@@ -13,9 +13,32 @@ from ray.exceptions import RayTaskError
 from results.errors import Interrupted, SeesawError, StoreUnavailable
 from runner.events import Events
 
-__all__ = ["Outage"]
+__all__ = ["Outage", "Waiting"]
 
 Result = TypeVar("Result")
+
+
+class Waiting:
+    """Waiting for what is away: told once, when it has been for `grace` seconds, and again when it is over."""
+
+    def __init__(self, events: Events, grace: float = 0.0) -> None:
+        self._events, self._grace = events, grace
+        self._since, self._told = math.inf, False
+
+    def goes_on(self, why: str) -> float:
+        """Seconds of waiting so far."""
+        self._since = min(self._since, time.monotonic())
+        waited = time.monotonic() - self._since
+        if waited >= self._grace and not self._told:
+            self._told = True
+            self._events.note(why)
+        return waited
+
+    def is_over(self, how: str) -> None:
+        """It may have been over before; `how` is said with the seconds that it took."""
+        if self._told:
+            self._events.note(f"{how} after {time.monotonic() - self._since:.0f} s")
+        self._since, self._told = math.inf, False
 
 
 class Outage:
@@ -24,8 +47,8 @@ class Outage:
     def __init__(
         self, longest: float, events: Events, end: Callable[[SeesawError], None], stopping: Callable[[], bool]
     ) -> None:
-        self._longest, self._events, self._end, self._stopping = longest, events, end, stopping
-        self._since = math.inf
+        self._longest, self._end, self._stopping = longest, end, stopping
+        self._waiting = Waiting(events)
 
     async def through(self, call: Callable[[], Awaitable[Result]], waits: Callable[[], None] = lambda: None) -> Result:
         """The result of `call`, made again for as long as it ends for want of the store; `waits` is told each time.
@@ -43,17 +66,11 @@ class Outage:
                 waits()
                 await self._wait(cause)
             else:
-                if self._since < math.inf:
-                    self._events.note(f"the store is back after {time.monotonic() - self._since:.0f} s")
-                    self._since = math.inf
+                self._waiting.is_over("the store is back")
                 return result
 
     async def _wait(self, error: StoreUnavailable) -> None:
-        now = time.monotonic()
-        if self._since == math.inf:
-            self._since = now
-            self._events.note(f"waiting for up to {self._longest:g} s, nothing is lost: {error}")
-        waited = now - self._since
+        waited = self._waiting.goes_on(f"waiting for up to {self._longest:g} s, nothing is lost: {error}")
         if waited >= self._longest:
             self._end(StoreUnavailable(f"{error} (waited for {waited:.0f} s); the same command goes on then"))
         if self._stopping():

@@ -280,7 +280,7 @@ class Pool:
         self._changed()
 
     async def _load(self, replica: Replica) -> None:
-        """Start one replica and wait until it has loaded; its death here counts as fruitless."""
+        """Start one replica and wait until it has loaded; its death here counts against the node."""
         try:
             replica.actor = self._make(replica.name, replica.node)
             about = await replica.actor.load.remote()
