@@ -16,7 +16,7 @@ from results.bars import AxisBars, Distributions, axis_bars, reasons, undefined
 from results.findings import Finding, MeanMatrix, drops, mean_matrix, recurrent, shares, telling
 from results.heatmap import colour, heatmap, ink, signed
 from results.pictures import Album
-from results.record import Sweep
+from results.record import Sweep, read_examples
 from results.strips import Strip, strips
 
 __all__ = ["measured"]
@@ -36,13 +36,20 @@ class Pair:
     heatmap: Markup
     telling: Finding | None  #: the entry to look at first
     style: str  #: that entry's colours
-    axes: tuple[AxisBars, ...]
+    axes: tuple[AxisBars, ...]  #: without bars where it is not detailed
     undefined: tuple[str, ...]  #: why entries are NaN
-    known: Distributions
-    detailed: bool = False
+    known: Distributions | None  #: of a detailed pair
     strips: tuple[Strip, ...] = ()
     exact: Markup | None = None  #: the exact matrix, where anything of it is known
     agreement: Agreement | None = None  #: of the measured matrix with it
+
+    @property
+    def detailed(self) -> bool:
+        return self.known is not None
+
+    @property
+    def rank(self) -> tuple[bool, float, int]:
+        return _rank(self.telling, self.number)
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ def measured(
 
     Colours of matrices are full at +-`limit`.
     """
-    pairs, cut = _detailed(record, album, _pairs(record, cells, limit))
+    pairs, cut = _pictured(record, album, _pairs(record, cells, limit))
     strongest = sorted((c for c in cells if c.sure and c.source != c.target), key=lambda c: c.value)
     by_name = {(pair.model, pair.subject): pair for pair in pairs}
     dropped = drops(record.cells)
@@ -80,7 +87,7 @@ def measured(
         "subjects": list(dict.fromkeys(pair.subject for pair in pairs)),
         "axes": [bars.axis for bars in pairs[0].axes],
         "by_name": by_name,
-        "first": min(pairs, key=_rank),
+        "first": min(pairs, key=lambda pair: pair.rank),
         "cut": cut,
         "lost": [
             both for both in itertools.product(wanted["models"], wanted.get("subjects", [])) if both not in by_name
@@ -102,7 +109,7 @@ def _counts(record: Sweep) -> dict[str, int]:
 
 
 def _pairs(record: Sweep, cells: Sequence[Finding], limit: float) -> list[Pair]:
-    """Every pair of the matrices, in their order, without its pictures."""
+    """Every pair of the matrices, in their order, without its pictures; the most telling are detailed."""
     rows = dict(iter(record.distributions.groupby(["model", "subject"], sort=False)))
     images: dict[tuple[str, str], dict[tuple[str, str], tuple[int, int]]] = {}
     for model, subject, source, value, asked, dropped in record.cells.itertuples(index=False):
@@ -111,8 +118,10 @@ def _pairs(record: Sweep, cells: Sequence[Finding], limit: float) -> list[Pair]:
     for cell in cells:
         by_pair.setdefault((cell.model, cell.subject), []).append(cell)
     targets = record.about.get("targets", {})
+    ranked = sorted((*_rank(telling(mine), number), key) for number, (key, mine) in enumerate(by_pair.items()))
+    detailed = {key for *_, key in ranked[:_DETAILED]}
     return [
-        _pair(number, mine, Distributions(rows[key]), images.get(key, {}), targets, limit)
+        _pair(number, mine, Distributions(rows[key]), images.get(key, {}), targets, limit, key in detailed)
         for number, (key, mine) in enumerate(by_pair.items())
     ]
 
@@ -124,6 +133,7 @@ def _pair(
     images: Mapping[tuple[str, str], tuple[int, int]],
     targets: Mapping[str, Mapping[str, float]],
     limit: float,
+    detailed: bool,
 ) -> Pair:
     model, subject, first = cells[0].model, cells[0].subject, telling(cells)
     why = undefined(cells, known, images)
@@ -131,6 +141,7 @@ def _pair(
     shape, known_exactly = (len(rows), len(columns)), compared(cells)
     titles = np.array([_tooltip(c, reason) for c, reason in zip(cells, why, strict=True)], np.object_).reshape(shape)
     label = f"IS matrix of {subject} on {model}" + (f"; lowest: {_tooltip(first)}" if first else "; nothing is defined")
+    bars = axis_bars(known, cells, targets)
     picture = heatmap(
         rows,
         columns,
@@ -148,9 +159,9 @@ def _pair(
         heatmap=Markup(picture),
         telling=first,
         style=_style(first.value, limit) if first else "",
-        axes=axis_bars(known, cells, targets),
+        axes=bars if detailed else tuple(replace(axis, bars=()) for axis in bars),
         undefined=reasons(cells, why),
-        known=known,
+        known=known if detailed else None,
         exact=_exact(rows, columns, cells, limit) if known_exactly else None,
         agreement=agreement(known_exactly) if known_exactly else None,
     )
@@ -179,27 +190,27 @@ def _style(value: float, limit: float) -> str:
     return f"background:{fill};color:{ink(fill)}"
 
 
-def _rank(pair: Pair) -> tuple[bool, float, int]:
+def _rank(first: Finding | None, number: int) -> tuple[bool, float, int]:
     """The most telling pairs first: those with the lowest entry that is significant, then the others."""
-    found = pair.telling
-    return (True, 0.0, pair.number) if found is None else (not found.sure, found.value, pair.number)
+    return (True, 0.0, number) if first is None else (not first.sure, first.value, number)
 
 
-def _detailed(record: Sweep, album: Album, pairs: list[Pair]) -> tuple[list[Pair], bool]:
-    """The pairs with their images, the most telling first for as long as the page stays small; whether any was cut."""
-    examples = dict(iter(record.examples.groupby(["model", "subject"], sort=False)))
+def _pictured(record: Sweep, album: Album, pairs: list[Pair]) -> tuple[list[Pair], bool]:
+    """Detailed pairs with their images, the most telling first while the page stays small; whether any was cut."""
+    ranked = sorted(pairs, key=lambda pair: pair.rank)
+    shown = [(pair, pair.telling, pair.known) for pair in ranked if pair.telling and pair.known]
+    examples = read_examples(record.run, {(pair.model, pair.subject): first.source for pair, first, _ in shown})
     made: dict[int, tuple[Strip, ...]] = {}
     cut = len(pairs) > _DETAILED
-    for pair in sorted(pairs, key=_rank)[:_DETAILED]:
+    for pair, first, known in shown:
         rows = examples.get((pair.model, pair.subject))
-        made[pair.number] = ()
-        if pair.telling is None or rows is None:
+        if rows is None:
             continue
         if album.size < _BYTES:
-            made[pair.number] = strips(pair.telling, rows, pair.known, album)
+            made[pair.number] = strips(first, rows, known, album)
         else:
             cut = True
-    return [replace(pair, detailed=pair.number in made, strips=made.get(pair.number, ())) for pair in pairs], cut
+    return [replace(pair, strips=made.get(pair.number, ())) for pair in pairs], cut
 
 
 def _means(record: Sweep, limit: float) -> list[Mean]:

@@ -8,15 +8,16 @@ searched first, as bytes, and a file with such a type is refused.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["plain_metadata", "plain_table"]
+__all__ = ["plain_batches", "plain_metadata", "plain_table"]
 
+_ROWS = 1 << 16  #: at a time
 _EXTENSION = b"ARROW:extension:name"  #: what tells Arrow of such a type, in a schema that a footer holds as base64
 
 
@@ -29,9 +30,7 @@ def _encoded(text: bytes) -> list[bytes]:
 _FORMS = _encoded(_EXTENSION)
 
 
-def plain_table(
-    source: Path | bytes, columns: Sequence[str] | None = None, filters: list[tuple[str, str, object]] | None = None
-) -> pa.Table:
+def plain_table(source: Path | bytes, columns: Sequence[str] | None = None) -> pa.Table:
     """The table of a Parquet file, or of its bytes.
 
     Raises:
@@ -39,7 +38,16 @@ def plain_table(
     """
     with _opened(source) as file:
         names = None if columns is None else list(columns)
-        return pq.read_table(file, columns=names, filters=filters, partitioning=None)
+        return pq.read_table(file, columns=names, partitioning=None)
+
+
+def plain_batches(path: Path, columns: Sequence[str], words: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """A Parquet file bit by bit, the `words` among its `columns` as dictionaries. Raises as `plain_table` does."""
+    with _opened(path) as file, pq.ParquetFile(file, read_dictionary=list(words), pre_buffer=False) as table:
+        lacking = set(columns) - set(table.schema_arrow.names)
+        if lacking:
+            raise KeyError(f"it has no column {', '.join(sorted(lacking))}")
+        yield from table.iter_batches(_ROWS, columns=list(columns))
 
 
 def plain_metadata(path: Path) -> Any:

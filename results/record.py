@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,15 @@ import yaml
 from results.errors import RunDirectoryError
 from results.mitigation import Case, Key, read_mitigation
 from results.mitigation_matrices import Matrix, read_matrices
-from results.parquet import plain_metadata, plain_table
-from results.tables import DISTRIBUTIONS, FAILURES, MATRICES, TRUTH, UNCERTAINTY, WITHHELD, about_of
+from results.parquet import plain_batches, plain_table
+from results.tables import ANSWERS, DISTRIBUTIONS, FAILURES, MATRICES, TRUTH, UNCERTAINTY, WITHHELD, about_of
 
-__all__ = ["FIRST", "Mitigation", "Record", "Sweep", "read_record", "read_run"]
+__all__ = ["FIRST", "Mitigation", "Record", "Sweep", "read_examples", "read_record", "read_run"]
 
 FIRST = 8  #: images of every cell that may serve as examples: those of its first batch
 _CELL = ["model", "subject", "source_axis", "source_value"]
 _EXAMPLE = [*_CELL, "image", "axis", "answer", "prompt", "image_key"]
+_WORDS = [*_CELL, "axis", "answer", "prompt"]  # columns of few words on many rows
 _ENTRY = ["model", "subject", "source_axis", "target_axis"]
 _OF_SWEEPS = ("answers", "distributions", "matrices", "uncertainty")
 _OF_MITIGATIONS = ("mitigation", "mitigation_matrices")
@@ -36,17 +38,17 @@ class Sweep:
     `matrix` has the columns of matrices.parquet, then se, low, high, and exact, the exact IS, NaN where it is not
     known; `truths` names the world whose exact values they are, by model; `cells` (model, subject, source_axis,
     source_value, asked, dropped) the images made and those that count nowhere, without a person or `withheld` (the
-    columns of withheld.parquet); `examples` what answers.parquet says about the first eight images of every cell;
-    `answers` how many attributes were read in all.
+    columns of withheld.parquet); `answers` how many attributes were read in all. What single images show is
+    `read_examples` of `run`: there may be millions.
     """
 
+    run: Path
     about: Mapping[str, Any]  #: metric, targets and intervention, as the tables themselves say
     matrix: pd.DataFrame
     truths: Mapping[str, str]
     distributions: pd.DataFrame
     cells: pd.DataFrame
     withheld: pd.DataFrame
-    examples: pd.DataFrame
     answers: int
 
 
@@ -118,18 +120,35 @@ def _sweep(run: Path) -> Sweep:
     if len(merged) != len(matrix):
         raise RunDirectoryError(f"'{run}/uncertainty.parquet' does not belong to the matrices beside it; {_again(run)}")
     merged, truths = _beside_exact(run, merged)
-    people = _table(run, "answers", [*_CELL, "answer"], [("axis", "=", "person")])
     withheld = _withheld(run)
+    cells, answers = _cells(run, withheld)
     return Sweep(
+        run=run,
         about=about_of(run / "matrices.parquet"),
         matrix=merged,
         truths=truths,
         distributions=_frame(run, "distributions", DISTRIBUTIONS.names),
-        cells=_cells(run, people, withheld),
+        cells=cells,
         withheld=withheld,
-        examples=_words(_table(run, "answers", _EXAMPLE, [("image", "<", FIRST)])),
-        answers=plain_metadata(run / "answers.parquet").num_rows - people.num_rows,
+        answers=answers,
     )
+
+
+def read_examples(run: Path, wanted: Mapping[tuple[str, str], str]) -> Mapping[tuple[str, str], pd.DataFrame]:
+    """What answers.parquet says about the first eight images of a pair's prompts, by pair (model, subject).
+
+    `wanted` tells by pair the source axis of those prompts; the initial prompt is always among them.
+    Raises RunDirectoryError.
+    """
+    found: dict[tuple[str, str], list[pd.DataFrame]] = {}
+    for rows in _answers(run, _EXAMPLE):
+        first = rows[rows["image"] < FIRST]
+        for (model, subject), examples in first.groupby(["model", "subject"], sort=False, observed=True):
+            pair = str(model), str(subject)
+            if pair in wanted:
+                mine = examples[examples["source_axis"].isin(["", wanted[pair]])]
+                found.setdefault(pair, []).append(_plain(mine))
+    return {pair: pd.concat(parts) for pair, parts in found.items()}
 
 
 _START_OVER = "; remove the run directory and sweep again: images and answers are in the store, so nothing is lost"
@@ -174,12 +193,31 @@ def _config(run: Path) -> Mapping[str, Any]:
     return config
 
 
-def _table(
-    run: Path, name: str, columns: Sequence[str], filters: list[tuple[str, str, object]] | None = None
-) -> pa.Table:
+def _table(run: Path, name: str, columns: Sequence[str]) -> pa.Table:
+    with _readable(run, name) as path:
+        return plain_table(path, columns)
+
+
+def _answers(run: Path, columns: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """`columns` of answers.parquet, some rows at a time; words as categories, a missing one as an empty one."""
+    words = [name for name in _WORDS if name in columns]
+    word = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema([(name, word if name in words else ANSWERS.field(name).type) for name in columns])
+    with _readable(run, "answers") as path:
+        for batch in plain_batches(path, columns, words):
+            rows: pd.DataFrame = batch.cast(schema).to_pandas()
+            for name in words:
+                if rows[name].hasnans:
+                    rows[name] = rows[name].astype("str").fillna("").astype("category")
+            yield rows
+
+
+@contextmanager
+def _readable(run: Path, name: str) -> Iterator[Path]:
+    """The table `name` of a run. Raises RunDirectoryError where the block finds none that can be read."""
     path = run / f"{name}.parquet"
     try:
-        return plain_table(path, columns, filters)
+        yield path
     except FileNotFoundError:
         raise RunDirectoryError(
             f"'{run}' holds no {name}.parquet, so there is nothing to report yet; {_again(run)}"
@@ -230,15 +268,33 @@ def _withheld(run: Path) -> pd.DataFrame:
     return _frame(run, "withheld", WITHHELD.names, WITHHELD)
 
 
-def _cells(run: Path, people: pa.Table, withheld: pd.DataFrame) -> pd.DataFrame:
-    """Images made and dropped by cell. Without a person question every image counts, unless it was withheld."""
-    if people.num_rows:
-        images = _words(people).assign(dropped=lambda frame: frame["answer"] == "no")
-    else:
-        images = _words(_table(run, "answers", [*_CELL, "image"])).drop_duplicates().assign(dropped=False)
-    counted = images.groupby(_CELL, sort=False)["dropped"].agg(["size", "sum"])
+def _cells(run: Path, withheld: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Images made and dropped by cell, and how many attributes were read in all.
+
+    Without a person question every image counts, unless it was withheld.
+    """
+    people, answers = [], 0
+    for rows in _answers(run, [*_CELL, "axis", "answer"]):
+        asked = rows[rows["axis"] == "person"]
+        people.append(_counted(asked.assign(dropped=asked["answer"] == "no")))
+        answers += len(rows) - len(asked)
+    if not any(map(len, people)):
+        images = [_plain(rows.drop_duplicates()) for rows in _answers(run, [*_CELL, "image"])]
+        people = [_counted(pd.concat(images).drop_duplicates().assign(dropped=False))] if images else people
     if len(withheld):
         more = withheld.set_index(_CELL)[["flagged", "blank"]].sum(axis=1)
-        counted = counted.add(pd.DataFrame({"size": more, "sum": more}), fill_value=0)
-    counted = counted.reset_index().rename(columns={"size": "asked", "sum": "dropped"})
-    return counted.astype({"asked": int, "dropped": int})
+        people.append(pd.DataFrame({"asked": more, "dropped": more}).reset_index())
+    none = pd.DataFrame(columns=[*_CELL, "asked", "dropped"])
+    counted = pd.concat(people or [none]).groupby(_CELL, sort=False)[["asked", "dropped"]].sum().reset_index()
+    return counted.astype({"asked": int, "dropped": int}), answers
+
+
+def _counted(images: pd.DataFrame) -> pd.DataFrame:
+    """Cells of `images`, a row an image: how many there are, and how many of them are `dropped`."""
+    groups = images.groupby(_CELL, sort=False, observed=True)["dropped"]
+    return _plain(groups.agg(asked="size", dropped="sum").reset_index())
+
+
+def _plain(rows: pd.DataFrame) -> pd.DataFrame:
+    """`rows` with words that are no categories, so that such frames can be put together."""
+    return rows.astype({name: "str" for name in _WORDS if name in rows})

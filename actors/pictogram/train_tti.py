@@ -73,12 +73,14 @@ def caption(rng: np.random.Generator, subject: str, stated: Mapping[str, str]) -
 def captions(rng: np.random.Generator) -> Iterator[tuple[str, str]]:
     """Endless (subject, caption): one stated axis most of the time, sometimes none, or up to all.
 
-    Axes with more attributes are stated more often (ethnicity's six most of all), and of an axis the attributes that
-    its subject seldom shows: what a model meets only when it is stated is otherwise learnt last, and comes out between
-    two others. What a caption draws stays the world's, however often it is asked for.
+    Axes with more attributes are stated more often, and so are those that the world heeds least, where only some of the
+    images show what was stated; and of an axis the attributes that its subject seldom shows. What a model meets only
+    when it is stated is otherwise learnt last, and comes out between two others. What a caption draws stays the
+    world's, however often it is asked for.
     """
     axes = list(AXES)
-    often = np.array([len(values) * (2.5 if axis == "ethnicity" else 1) for axis, values in AXES.items()])
+    heeds = WORLDS[WORLD].compliance
+    often = np.array([(len(values) + 1) / heeds[axis] for axis, values in AXES.items()])
     often /= often.sum()
     seldom = {
         subject: {axis: 1 / (0.1 + share) for axis, share in WORLDS[WORLD].shares(f"A photo of a {subject}").items()}
@@ -296,7 +298,7 @@ def train_unet(minutes: float, seed: int, bank: int, more: bool) -> None:
     print(f"deviation of the latents {latents.float().std((0, 2, 3)).tolist()}", flush=True)
     nothing = tokenize(tokenizer, [""])[0]
     weight = torch.ones(8, 8)  # by place; any weight has the same minimum, and the head's six colours are learnt last
-    weight[0:3, 2:6] = 12.0
+    weight[0:3, 2:6] = 6.0
     weight /= weight.mean()
     unet = new_unet()
     unet.to(memory_format=torch.channels_last)

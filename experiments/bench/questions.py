@@ -86,7 +86,7 @@ def main() -> None:
 
     # The person question among the others, for once, so that every way answers exactly the same requests.
     questionnaire = Questionnaire(None, tuple(VQAQuestion(*q) for q in QUESTIONS.values()))
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     actor = ray.remote(num_cpus=1)(BenchActor).remote(
         "bench", "vllm", {"model": "pictogram", "answers": args.answers}, questionnaire, "unused", args.threads, ""
     )

@@ -295,6 +295,16 @@ def test_a_full_page_takes_no_more_images(trial: tuple[Path, str], monkeypatch: 
     assert "distributions are shown for 4 and example images for 1 of 4 pairs" in page_of(*trial)
 
 
+@pytest.mark.parametrize("person", [True, False])
+def test_it_does_not_matter_how_many_answers_are_read_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, person: bool
+) -> None:
+    run, store = run_of(tmp_path, worlds=("elm",), axes=("gender",), images=8, person=person)
+    at_once = page_of(run, store)
+    monkeypatch.setattr("results.parquet._ROWS", 5)  # fewer than a cell has
+    assert page_of(run, store) == at_once
+
+
 def test_without_a_person_question_every_image_counts(tmp_path: Path) -> None:
     page = page_of(*run_of(tmp_path, worlds=("elm",), axes=("gender",), images=8, person=False))
     assert "<dt>left out</dt><dd>no image</dd>" in page
