@@ -117,7 +117,7 @@ def observations_of(
         image_key=_kept(keep, [b.image_key for b in batches]),
         person=person,
         person_probability=np.concatenate([b.person_probability for b in batches])[keep],
-        value=value,
+        value={name: found.astype(np.int16) for name, found in value.items()},  # a sweep keeps millions
         probability={a.name: np.concatenate([b.probability[a.name] for b in batches])[keep] for a in dataset.axes},
         vlm=batches[0].vlm,
         ambiguous=_kept(keep, [b.ambiguous or (0,) * len(b.index) for b in batches]),

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from experiments.prompts import Prompt, prompts_of
@@ -66,12 +66,18 @@ def whole(stated: int, images: int) -> int:
     return size * math.ceil(images / size)
 
 
+@lru_cache(maxsize=10_000)
+def _images(root: int, start: int, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Numbers and seeds of a run of images: the same for every cell, and kept once for them all."""
+    index = tuple(range(start, start + size))
+    return index, tuple(image_seed(root, i) for i in index)
+
+
 def batches_of(experiment: Experiment, model: Served[ModelConfig], prompt: Prompt, images: int) -> list[Batch]:
     """Cut a cell into batches. The last is whole too, so that a cell that is extended later keeps all it has."""
     cut, size = [], batch_size(prompt.stated)
     for start in range(0, images, size):
-        index = tuple(range(start, start + size))
-        seeds = tuple(image_seed(experiment.seed, i) for i in index)
+        index, seeds = _images(experiment.seed, start, size)
         key = batch_key(model.identity, prompt.text, prompt.adapter, seeds)
         cut.append(
             Batch(

@@ -55,7 +55,8 @@ class Sweep:
         return pa.concat_tables(tables) if tables else ANSWERS.empty_table()
 
     def write(self, events: Events) -> bool:
-        experiment, observed, path = self.experiment, self._observed, self.experiment.run
+        experiment, path = self.experiment, self.experiment.run
+        observed, self._observed = self._observed, {}  # let go with the tables: a report of them needs its own room
         each = (answer_rows(model, experiment.dataset, [cell]) for model, cells in observed.items() for cell in cells)
         rows = write_rows(path / "answers.parquet", ANSWERS, each)
         write_both(path, "withheld", table_of(withheld_images(observed), WITHHELD))

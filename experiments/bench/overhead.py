@@ -4,8 +4,8 @@
 
 Every size runs in a process, a Ray and a store of its own: one simulated model, one simulated VLM, 8 images a batch, so
 that the sizes are 10^4, 10^5 and 10^6 images. What is told is the driver's own: CPU time, which is the same on a
-machine that has other work too, and peak memory. Flat means that nothing that is done a batch grows with the number of
-batches: a ratio to the first size of about 1.
+machine that has other work too, and peak memory, of the sweep and in all, with its tables and report. Flat means that
+nothing that is done a batch grows with the number of batches: a ratio to the first size of about 1.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ IMAGES_A_BATCH = 8
 
 
 def measure(batches: int) -> dict[str, float]:
-    """CPU and wall ms a batch to make, ask, commit and reduce, and to read again, and peak MiB, of this process."""
+    """CPU and wall ms a batch to make, ask and commit, and to read again, and peak MiB, of this process."""
     from experiments.sweep import sweep
+    from results.report import write_report
     from results.store import Store
     from runner.cluster import connected
     from runner.events import Events
@@ -40,6 +41,8 @@ def measure(batches: int) -> dict[str, float]:
     from runner.fleet import Fleet
     from runner.lab import FleetLab
     from runner.preflight import preflight
+    from runner.rundir import RunDirectory
+    from runner.sweep import Sweep
 
     with tempfile.TemporaryDirectory() as folder:
         subjects = [f"subject {i}" for i in range(-(-batches // BATCHES_A_SUBJECT))]
@@ -51,26 +54,42 @@ def measure(batches: int) -> dict[str, float]:
         experiment = load_experiment(str(config))
         store = Store(experiment.store)
         store.probe()
-        (Path(folder) / "logs").mkdir()
+        job, events = Sweep(experiment), Events(lambda kind, fields, counts: None)
+        directory = RunDirectory(job)
 
         async def once() -> tuple[float, float]:
-            events = Events(lambda kind, fields, counts: None)
-            fleet = Fleet(experiment, Path(folder) / "logs", events, preflight(experiment))
+            fleet = Fleet(experiment, directory.logs, events, preflight(experiment))
             lab = FleetLab(experiment, store, fleet, events)
             warm = experiment.dataset.select(subjects=subjects[:1])
             await sweep(lab, warm, ["tti"], 48)  # the actors load
             wall, cpu = time.perf_counter(), time.process_time()
-            await sweep(lab, experiment.dataset, ["tti"], 48)
+            await job.observe(lab, events)
             spent = time.process_time() - cpu, time.perf_counter() - wall
             await fleet.close()
             return spent
 
-        with connected(experiment):
-            made, read = asyncio.run(once()), asyncio.run(once())
+        with directory.claimed():
+            directory.write_config()
+            with connected(experiment):
+                made, read = asyncio.run(once()), asyncio.run(once())
+            swept = peak()
+            job.write(events)
+            directory.write_failures([])
+            directory.write_record("done")
+            write_report(directory.path, directory.store)
     done = len(subjects) * BATCHES_A_SUBJECT
     figures = {"made": made[0], "read": read[0], "made_wall": made[1], "read_wall": read[1]}
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"batches": done, "memory": memory, **{name: 1e3 * seconds / done for name, seconds in figures.items()}}
+    return {
+        "batches": done,
+        "swept": swept,
+        "memory": peak(),
+        **{name: 1e3 * seconds / done for name, seconds in figures.items()},
+    }
+
+
+def peak() -> float:
+    """MiB that this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:
@@ -95,7 +114,7 @@ def main() -> None:
         images = figures["batches"] * IMAGES_A_BATCH
         print(
             f"{figures['batches']:,.0f} batches, {images:,.0f} images: {'; '.join(told)}; "
-            f"driver peak {figures['memory']:,.0f} MiB",
+            f"driver peak {figures['swept']:,.0f} MiB, {figures['memory']:,.0f} with its tables and report",
             flush=True,
         )
 
