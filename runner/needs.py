@@ -59,7 +59,7 @@ def models_lack(
     """What keeps a model or the VLM from being served at all, and notes on nodes that cannot serve it."""
     lacking, notes = [], []
     for spec in specs_of(experiment):
-        count, work = _count(experiment, spec), _whole(spec)
+        count, work = _count(experiment, spec), work_of(spec, {}, 0.0)
         there = [node for node in have if places(room_of(spec), [node])]
         fit = [node for node in there if places(work, [node])]
         wrong = [
@@ -122,14 +122,6 @@ def specs_of(experiment: Experiment) -> list[Spec]:
 def room_of(spec: Spec) -> Work:
     """A replica's GPUs and CPUs alone: what Ray counts."""
     return replace(work_of(spec, {}, 0.0), gpu_gb=0.0, memory_gb=0.0)
-
-
-def _whole(spec: Spec) -> Work:
-    """A replica with its memory. One that shares a GPU has no more of its memory than its share."""
-    work = work_of(spec, {}, 0.0)
-    # a VLM is spread over its GPUs; a model is on one of them, or on its share of one
-    share = spec.gpus if isinstance(spec, VLMConfig) else min(spec.gpus, 1.0)
-    return replace(work, gpu_gb=spec.memory_gb / share) if spec.gpus else work
 
 
 def _count(experiment: Experiment, spec: Spec) -> int:

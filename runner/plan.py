@@ -208,7 +208,8 @@ class Timing:
 
 def work_of(spec: ModelConfig | VLMConfig, replicas: Mapping[str, int], seconds: float) -> Work:
     """What the policy needs to know of a model or VLM, with nothing queued; `seconds` a batch."""
-    spread = spec.gpus if isinstance(spec, VLMConfig) else 1.0  # a VLM's weights lie in parts on all of its GPUs
+    # a VLM is spread over its GPUs; a model is on one of them, or on its share of one
+    share = spec.gpus if isinstance(spec, VLMConfig) else min(spec.gpus, 1.0)
     return Work(
         name=spec.name,
         queued=0,
@@ -216,7 +217,7 @@ def work_of(spec: ModelConfig | VLMConfig, replicas: Mapping[str, int], seconds:
         seconds=seconds,
         load_seconds=spec.load_seconds,
         gpus=spec.gpus,
-        gpu_gb=spec.memory_gb / max(spread, 1.0) if spec.gpus else 0.0,
+        gpu_gb=spec.memory_gb / share if spec.gpus else 0.0,
         cpus=spec.cpus,
         memory_gb=0.0 if spec.gpus else spec.memory_gb,
         pinned=replicas.get(spec.name),

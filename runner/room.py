@@ -29,7 +29,7 @@ class Work:
     seconds: float  #: a batch on one replica
     load_seconds: float
     gpus: float = 1.0
-    gpu_gb: float = 0.0  #: on each of its GPUs
+    gpu_gb: float = 0.0  #: that its GPUs must have: of a shared one it has no more than its share
     cpus: float = 0.0
     memory_gb: float = 0.0  #: of the node
     pinned: int | None = None  #: exactly so many replicas, while there is work and room
@@ -65,9 +65,7 @@ def places(work: Work, nodes: Sequence[Node]) -> int:
         if work.gpus:
             if work.gpu_gb > node.gpu_gb + TINY:
                 continue
-            unbounded = not work.gpu_gb or node.gpu_gb == math.inf
-            by_memory = math.inf if unbounded else math.floor(node.gpu_gb / work.gpu_gb + TINY)
-            shared = min(math.floor(1 / work.gpus + TINY), by_memory)
+            shared = math.floor(1 / work.gpus + TINY)
             room = node.gpus * shared if work.gpus < 1 else node.gpus // math.ceil(work.gpus)
         for need, have in ((work.cpus, node.cpus), (work.memory_gb, node.memory_gb)):
             room = min(room, math.floor(have / need + TINY) if need and have < math.inf else math.inf)
@@ -83,18 +81,16 @@ class Room:
     cpus: float
     memory_gb: float
     shares: list[float]  #: of every GPU
-    gpu_gb: list[float]  #: of every GPU
 
     @classmethod
     def of(cls, node: Node) -> Room:
-        return cls(node, node.cpus, node.memory_gb, [1.0] * node.gpus, [node.gpu_gb] * node.gpus)
+        return cls(node, node.cpus, node.memory_gb, [1.0] * node.gpus)
 
     def take(self, work: Work, gpus: tuple[int, ...], sign: int = 1) -> None:
         self.cpus -= sign * work.cpus
         self.memory_gb -= sign * work.memory_gb
         for gpu in gpus:
             self.shares[gpu] -= sign * min(work.gpus, 1.0)
-            self.gpu_gb[gpu] -= sign * work.gpu_gb
 
     def give(self, work: Work, gpus: tuple[int, ...]) -> None:
         self.take(work, gpus, -1)
@@ -107,12 +103,10 @@ class Room:
             return None
         if not work.gpus:
             return ()
+        if work.gpu_gb > self.node.gpu_gb + TINY:
+            return None
         share, count = min(work.gpus, 1.0), math.ceil(work.gpus)
-        fit = [
-            gpu
-            for gpu, free in enumerate(self.shares)
-            if free >= share - TINY and self.gpu_gb[gpu] >= work.gpu_gb - TINY
-        ]
+        fit = [gpu for gpu, free in enumerate(self.shares) if free >= share - TINY]
         if len(fit) < count:
             return None
         return tuple(sorted(sorted(fit, key=lambda gpu: (self.shares[gpu], gpu))[:count]))

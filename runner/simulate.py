@@ -126,7 +126,9 @@ def simulate(models: Sequence[Work], vlm: Work | None, nodes: Sequence[Node]) ->
     """
     for work in _with_work(models, vlm):
         if not places(work, nodes):
-            raise ValueError(f"'{work.name}' fits on no node: it takes {work.gpus:g} GPUs of {work.gpu_gb:g} GB")
+            raise ValueError(
+                f"'{work.name}' fits on no node: it takes {work.gpus:g} GPUs of at least {work.gpu_gb:g} GB"
+            )
     return _Clock(models, vlm, nodes).run()
 
 

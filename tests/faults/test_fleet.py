@@ -139,6 +139,19 @@ def test_a_full_disk_pauses_the_sweep_until_there_is_room(sweep, tmp_path, small
     assert whole(tmp_path / "run", 64)
 
 
+def test_stopped_once_while_it_waits_for_the_store_it_ends_and_resumes(sweep, tmp_path, small_disk, seesaw):
+    driver = sweep({"gpus": 2})
+    wait_for(driver.events(), "note", "waiting")
+    driver.process.send_signal(signal.SIGINT)
+    assert driver.finish(60).code == 3, driver.err
+    assert "goes on where this one was" in driver.err
+    assert "Traceback" not in driver.err
+    small_disk.unlink()
+    again = seesaw("sweep", "sweep.yaml")
+    assert again.code == 0, again.err
+    assert whole(tmp_path / "run", 64)
+
+
 def test_a_disk_that_stays_full_ends_the_sweep_and_it_resumes(sweep, tmp_path, small_disk, seesaw):
     driver = sweep({"gpus": 2, "wait_seconds": 2}).finish(120)
     assert driver.code == 4
@@ -180,6 +193,21 @@ def test_where_no_node_comes_back_the_sweep_ends_resumable(sweep, raylets):
     assert driver.finish(120).code == 3
     assert "no node can serve what is left" in driver.err
     assert "goes on where this one was" in driver.err
+
+
+def test_stopped_once_while_it_waits_for_a_node_it_ends(sweep, raylets):
+    for node in raylets.nodes:
+        raylets.kill(node)
+    node = raylets.join()
+    driver = sweep({"address": raylets.address, "wait_seconds": 300}, seconds=0.15, images=96)
+    events = driver.events()
+    wait_for(events, "images")
+    raylets.kill(node)
+    wait_for(events, "note", "for a node")
+    driver.process.send_signal(signal.SIGINT)
+    assert driver.finish(60).code == 3, driver.err
+    assert "goes on where this one was" in driver.err
+    assert "Traceback" not in driver.err
 
 
 def test_a_head_that_is_killed_ends_the_sweep_resumable(sweep, tmp_path, seesaw):

@@ -127,9 +127,10 @@ def test_a_model_of_several_gpus_gets_them_on_one_node():
 
 
 def test_small_models_share_a_gpu_if_they_ask_for_a_fraction_and_their_memory_fits():
-    half = [model("a", gpus=0.5, gpu_gb=10), model("b", gpus=0.5, gpu_gb=10)]
+    half = [model("a", gpus=0.5, gpu_gb=20), model("b", gpus=0.5, gpu_gb=20)]
     assert [s.gpus for s in decide(half, None, [], cluster(1, gpu_gb=24)).start] == [(0,), (0,)]
-    assert len(decide(half, None, [], cluster(1, gpu_gb=16)).start) == 1
+    assert decide(half, None, [], cluster(2, gpu_gb=16)).start == ()
+    assert places(half[0], cluster(2, gpu_gb=24)) == 4
     whole = [replace(work, gpus=1) for work in half]
     assert len(decide(whole, None, [], cluster(1, gpu_gb=24)).start) == 1
 

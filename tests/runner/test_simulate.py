@@ -41,7 +41,7 @@ def check(made, models, vlm, nodes):
             assert 0 <= gpu < node.gpus
             sharing = [s for s in beside if gpu in s.gpus]
             assert sum(min(s.work.gpus, 1) for s in sharing) <= 1 + 1e-6
-            assert sum(s.work.gpu_gb for s in sharing) <= node.gpu_gb + 1e-6
+            assert sum(s.work.gpu_gb * min(s.work.gpus, 1) for s in sharing) <= node.gpu_gb + 1e-6
     pins = {work.name: work.pinned for work in (*models, *([vlm] if vlm else [])) if work.pinned is not None}
     for spell in made.spells:
         if spell.work.name in pins:
