@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from runner.config import ModelConfig, VLMConfig
+from runner.plan import work_of
 from runner.policy import decide
 from runner.room import Node, Replica, Work, places
 
@@ -133,6 +135,16 @@ def test_small_models_share_a_gpu_if_they_ask_for_a_fraction_and_their_memory_fi
     assert places(half[0], cluster(2, gpu_gb=24)) == 4
     whole = [replace(work, gpus=1) for work in half]
     assert len(decide(whole, None, [], cluster(1, gpu_gb=24)).start) == 1
+
+
+def test_a_shared_gpu_gives_no_more_memory_than_its_share_and_a_vlm_is_spread_over_its_gpus():
+    def needs(config, **more):
+        return work_of(config("x", "simulated", memory_gb=10, **more), {}, 1).gpu_gb
+
+    assert needs(ModelConfig, gpus=0.5) == needs(VLMConfig, gpus=0.5) == 20
+    assert needs(ModelConfig, gpus=2) == 10  # it lies on one of them
+    assert needs(VLMConfig, gpus=2) == 5
+    assert needs(ModelConfig, gpus=0) == 0
 
 
 def test_large_gpus_are_kept_for_models_that_need_them():
