@@ -223,6 +223,21 @@ def test_a_head_that_is_killed_ends_the_sweep_resumable(sweep, tmp_path, seesaw)
     assert whole(tmp_path / "run", 64)
 
 
+def test_a_head_that_pauses_is_waited_for(sweep, tmp_path):
+    with Raylets(1) as there:
+        driver = sweep({"address": there.address}, seconds=0.5, images=16)
+        events = driver.events()
+        wait_for(events, "images")
+        head = psutil.Process(there.cluster.head_node.all_processes["gcs_server"][0].process.pid)
+        head.suspend()
+        told = wait_for(events, "note", "head does not answer")
+        assert "nothing is lost" in told["message"]
+        head.resume()
+        wait_for(events, "note", "head answers again")
+        assert driver.finish().code == 0, driver.err
+    assert whole(tmp_path / "run", 16)
+
+
 def test_whatever_is_killed_tables_are_those_of_the_undisturbed_sweep(tmp_path):
     found = campaign(kills=10, raylets=2, seed=3, folder=tmp_path, size=Size(models=2, subjects=2, images=48))
     assert found.kills.total() >= 8
