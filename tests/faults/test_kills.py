@@ -81,6 +81,7 @@ def orphans(group: int) -> list[str]:
     return left
 
 
+@pytest.mark.timeout(1200)
 def test_killed_at_random_moments_a_sweep_ends_with_the_same_tables(folder, capsys):
     undisturbed = Command("sweep", config(folder, "undisturbed"), cwd=folder).finish(timeout=300)
     assert undisturbed.code == 0, undisturbed.err
