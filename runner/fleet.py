@@ -35,8 +35,9 @@ from runner.nodes import Nodes
 from runner.outage import Outage, Waiting
 from runner.plan import Batch, costs_of
 from runner.policy import Decision, decide
-from runner.pool import Pool, Replica
+from runner.pool import Pool
 from runner.preflight import Ready
+from runner.replica import Replica
 from runner.room import Replica as Placed
 from runner.room import Work, places
 from runner.serve import WRITING, starter
