@@ -138,11 +138,14 @@ def write_rows(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int
 
 
 def write_csv(path: Path, table: pa.Table) -> None:
-    """Write CSV (`csv_of`) at `path`, whole or not at all."""
-    write_bytes(path, csv_of(table.to_pandas()).encode())
+    """Write CSV (`csv_of`) at `path`, whole or not at all; no more than a row group of it is in memory."""
+    frame = table.to_pandas()
+    with _aside(path) as file:
+        for start in range(0, max(len(frame), 1), ROW_GROUP):
+            file.write(csv_of(frame[start : start + ROW_GROUP], header=not start).encode())
 
 
-def csv_of(frame: pd.DataFrame) -> str:
+def csv_of(frame: pd.DataFrame, header: bool = True) -> str:
     """`frame` as CSV for spreadsheets too; a number that is undefined is an empty field.
 
     A word that a spreadsheet would take for a formula (`=...`) has a `'` before it, the sign that it is none; Parquet
@@ -152,7 +155,7 @@ def csv_of(frame: pd.DataFrame) -> str:
     tame = frame.assign(**{str(name): words[name].map(_tame) for name in words})
     returns = any("\r" in str(word) for name in words for word in words[name].unique())
     quoting: Literal[0, 2] = 2 if returns else 0  # QUOTE_NONNUMERIC, for QUOTE_MINIMAL lets a \r start a row
-    return tame.rename(columns=_tame).to_csv(index=False, lineterminator="\n", quoting=quoting)
+    return tame.rename(columns=_tame).to_csv(header=header, index=False, lineterminator="\n", quoting=quoting)
 
 
 def _tame(value: object) -> object:

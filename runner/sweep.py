@@ -56,14 +56,15 @@ class Sweep:
 
     def write(self, events: Events) -> bool:
         experiment, path = self.experiment, self.experiment.run
-        observed, self._observed = self._observed, {}  # let go with the tables: a report of them needs its own room
+        observed, self._observed = self._observed, {}
         each = (answer_rows(model, experiment.dataset, [cell]) for model, cells in observed.items() for cell in cells)
         rows = write_rows(path / "answers.parquet", ANSWERS, each)
         write_both(path, "withheld", table_of(withheld_images(observed), WITHHELD))
-        summary = write_analysis(tally_observed(observed, experiment.dataset), rows, path, experiment.settings)
-        write_truth(experiment)
-        warnings = summary.warnings()
+        counted = tally_observed(observed, experiment.dataset)
         ambiguous = sum(sum(cell.answers.ambiguous) for cells in observed.values() for cell in cells if cell.answers)
+        del observed  # of millions of images, and what follows needs its own room
+        warnings = write_analysis(counted, rows, path, experiment.settings).warnings()
+        write_truth(experiment)
         if ambiguous:
             warnings.append(
                 f"{ambiguous:,} images claimed several attributes of a composite axis; the likeliest counts"

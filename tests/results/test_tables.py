@@ -61,6 +61,18 @@ def test_the_same_rows_give_the_same_bytes_and_keep_what_was_said_about_them(tmp
     assert (tmp_path / "a.csv").read_text() == ",".join(MATRICES.names) + '\nm,"a, b",x,y,,,0.1,0,96\n'
 
 
+@pytest.mark.parametrize("rows", [0, 3, 5])
+def test_a_csv_that_is_written_bit_by_bit_is_the_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    table = pa.concat_tables([_table()] * 5)[:rows]
+    write_csv(tmp_path / "whole.csv", table)
+    monkeypatch.setattr("results.tables.ROW_GROUP", 2)
+    write_csv(tmp_path / "bits.csv", table)
+    assert (tmp_path / "bits.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert len(pd.read_csv(tmp_path / "bits.csv")) == rows
+
+
 def test_a_table_that_nothing_was_said_about_has_nothing_to_tell(tmp_path: Path) -> None:
     write_table(tmp_path / "a.parquet", FAILURES.empty_table())
     assert about_of(tmp_path / "a.parquet") == {}
