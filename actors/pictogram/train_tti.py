@@ -2,8 +2,10 @@
 
     python -m actors.pictogram.train_tti vae        # about 15 min on 2 cores: images <-> 8 x 8 x 8 latents
     python -m actors.pictogram.train_tti unet       # about 50 min: text encoder and UNet, on cached latents
+    python -m actors.pictogram.train_tti unet --more            # on from there, on fresh images
+    python -m actors.pictogram.train_tti mean A=0.3 B=0.7       # of the weights in two such folders
 
-Both write into `actors/pictogram/tti/`, an ordinary diffusers folder that an unchanged StableDiffusionPipeline loads.
+All write into `actors/pictogram/tti/`, an ordinary diffusers folder that an unchanged StableDiffusionPipeline loads.
 The autoencoder learns from states drawn uniformly, so that it carries no bias, and never meets the VLM that will judge
 its images. The UNet learns rectified flow (`v = noise - image` at `(1 - s) image + s noise`) from what the world says a
 prompt draws: its bias, its coupling and its disobedience are in the data and nowhere else.
@@ -347,9 +349,29 @@ def train_unet(minutes: float, seed: int, bank: int, more: bool) -> None:
     save(mean["unet"], mean["text"], tokenizer)
 
 
+def average(shares: Mapping[str, float]) -> None:
+    """Of the weights of folders with a `unet` and a `text_encoder`, by their shares.
+
+    Runs that went on from each other end around one minimum, and what each still misses is its own: the mean is better
+    than any of them.
+    """
+    tokenizer = CLIPTokenizer.from_pretrained(TTI / "tokenizer")
+    load_unet: Any = UNet2DConditionModel.from_pretrained
+    both = nn.ModuleDict({"unet": new_unet(), "text": new_text_encoder(tokenizer)})
+    total = {name: torch.zeros_like(value) for name, value in both.state_dict().items()}
+    for folder, share in shares.items():
+        parts = {"unet": load_unet(f"{folder}/unet"), "text": CLIPTextModel.from_pretrained(f"{folder}/text_encoder")}
+        for part, model in parts.items():
+            for name, value in model.state_dict().items():
+                total[f"{part}.{name}"] += share / sum(shares.values()) * value.float()
+    both.load_state_dict(total)
+    save(both["unet"], both["text"], tokenizer)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["tokenizer", "vae", "unet"])
+    parser.add_argument("stage", choices=["tokenizer", "vae", "unet", "mean"])
+    parser.add_argument("folders", nargs="*", metavar="FOLDER=SHARE", help="of which the mean is taken")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--bank", type=int, default=200_000)
     parser.add_argument("--more", action="store_true", help="go on from the weights that are there")
@@ -357,6 +379,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.stage == "tokenizer":
         build_tokenizer()
+    elif args.stage == "mean":
+        average({folder: float(share) for folder, _, share in (each.rpartition("=") for each in args.folders)})
     elif args.stage == "vae":
         train_vae(args.minutes or 15.0, args.seed)
     else:
