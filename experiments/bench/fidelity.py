@@ -1,6 +1,6 @@
 """How well the trained pictogram pipeline draws what its world says, as the embedded VLM reads it.
 
-    python -m experiments.bench.fidelity [--model pictogram-sd] [--images 160] [--singles 4] [--pairs 2]
+    python -m experiments.bench.fidelity [--model pictogram-sd] [--images 32] [--singles 26] [--pairs 6]
 
 For each of the 26 occupations: the initial prompt, `singles` prompts that state one attribute (all 26 attributes come
 up equally often) and `pairs` that state two. Printed, for prompts with one and with two stated attributes apart:
@@ -124,9 +124,9 @@ def show(what: str, seen: list[Seen], initial: dict[str, Seen]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="pictogram-sd")
-    parser.add_argument("--images", type=int, default=160)
-    parser.add_argument("--singles", type=int, default=4)
-    parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--images", type=int, default=32)
+    parser.add_argument("--singles", type=int, default=26)
+    parser.add_argument("--pairs", type=int, default=6)
     args = parser.parse_args()
     spec = load_named(ModelConfig, "models", args.model, [])
     world = WORLDS[str(spec.truth)]
