@@ -31,7 +31,7 @@ class Answers:
     image_key: tuple[str, ...]
     person: NDArray[np.bool_]
     person_probability: NDArray[np.float64]
-    value: Mapping[str, NDArray[np.int64]]
+    value: Mapping[str, NDArray[np.signedinteger]]
     probability: Mapping[str, NDArray[np.float64]]
     vlm: str = ""
     ambiguous: tuple[int, ...] = ()  #: n numbers of composite axes (disability) with more than one yes

@@ -62,7 +62,7 @@ def read_replies(
     n = len(image_keys)
     withheld = tuple(said[key, ""][0] if (key, "") in said else "" for key in image_keys)
     person, person_probability = np.array([not reason for reason in withheld]), np.full(n, np.nan)
-    value = {axis.name: np.full(n, -1, np.int64) for axis in dataset.axes}
+    value = {axis.name: np.full(n, -1, np.int16) for axis in dataset.axes}  # a sweep keeps millions
     probability = {axis.name: np.full(n, np.nan) for axis in dataset.axes}
     ambiguous = [0] * n
     try:
@@ -117,7 +117,7 @@ def observations_of(
         image_key=_kept(keep, [b.image_key for b in batches]),
         person=person,
         person_probability=np.concatenate([b.person_probability for b in batches])[keep],
-        value={name: found.astype(np.int16) for name, found in value.items()},  # a sweep keeps millions
+        value=value,
         probability={a.name: np.concatenate([b.probability[a.name] for b in batches])[keep] for a in dataset.axes},
         vlm=batches[0].vlm,
         ambiguous=_kept(keep, [b.ambiguous or (0,) * len(b.index) for b in batches]),

@@ -118,10 +118,10 @@ def _pairs(record: Sweep, cells: Sequence[Finding], limit: float) -> list[Pair]:
     for cell in cells:
         by_pair.setdefault((cell.model, cell.subject), []).append(cell)
     targets = record.about.get("targets", {})
-    ranked = sorted((*_rank(telling(mine), number), key) for number, (key, mine) in enumerate(by_pair.items()))
-    detailed = {key for *_, key in ranked[:_DETAILED]}
+    ranked = sorted(_rank(telling(mine), number) for number, mine in enumerate(by_pair.values()))
+    detailed = {number for *_, number in ranked[:_DETAILED]}
     return [
-        _pair(number, mine, Distributions(rows[key]), images.get(key, {}), targets, limit, key in detailed)
+        _pair(number, mine, Distributions(rows[key]), images.get(key, {}), targets, limit, number in detailed)
         for number, (key, mine) in enumerate(by_pair.items())
     ]
 

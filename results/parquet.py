@@ -46,7 +46,7 @@ def plain_batches(path: Path, columns: Sequence[str], words: Sequence[str]) -> I
     with _opened(path) as file, pq.ParquetFile(file, read_dictionary=list(words), pre_buffer=False) as table:
         lacking = set(columns) - set(table.schema_arrow.names)
         if lacking:
-            raise KeyError(f"it has no column {', '.join(sorted(lacking))}")
+            raise pa.ArrowInvalid(f"it has no column {', '.join(sorted(lacking))}")
         yield from table.iter_batches(_ROWS, columns=list(columns))
 
 

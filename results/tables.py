@@ -138,7 +138,7 @@ def write_rows(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int
 
 
 def write_csv(path: Path, table: pa.Table) -> None:
-    """Write CSV (`csv_of`) at `path`, whole or not at all; no more than a row group of it is in memory."""
+    """Write CSV (`csv_of`) at `path`, whole or not at all; no more than a row group of its text is in memory."""
     frame = table.to_pandas()
     with _aside(path) as file:
         for start in range(0, max(len(frame), 1), ROW_GROUP):

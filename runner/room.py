@@ -60,17 +60,20 @@ def places(work: Work, nodes: Sequence[Node]) -> int:
     count = 0
     for node in nodes:
         room = math.inf
-        if node.name in work.shuns:
+        if not _suits(work, node):
             continue
         if work.gpus:
-            if work.gpu_gb > node.gpu_gb + TINY:
-                continue
             shared = math.floor(1 / work.gpus + TINY)
             room = node.gpus * shared if work.gpus < 1 else node.gpus // math.ceil(work.gpus)
         for need, have in ((work.cpus, node.cpus), (work.memory_gb, node.memory_gb)):
             room = min(room, math.floor(have / need + TINY) if need and have < math.inf else math.inf)
         count += int(min(room, 1_000_000))
     return count if work.pinned is None else min(count, work.pinned)
+
+
+def _suits(work: Work, node: Node) -> bool:
+    """Whether a replica may be there, as far as the node alone tells."""
+    return node.name not in work.shuns and (not work.gpus or work.gpu_gb <= node.gpu_gb + TINY)
 
 
 @dataclass
@@ -97,14 +100,12 @@ class Room:
 
     def find(self, work: Work) -> tuple[int, ...] | None:
         """GPUs for one more replica, the fullest that will do; None if it does not fit."""
-        if self.node.name in work.shuns:
+        if not _suits(work, self.node):
             return None
         if work.cpus > self.cpus + TINY or work.memory_gb > self.memory_gb + TINY:
             return None
         if not work.gpus:
             return ()
-        if work.gpu_gb > self.node.gpu_gb + TINY:
-            return None
         share, count = min(work.gpus, 1.0), math.ceil(work.gpus)
         fit = [gpu for gpu, free in enumerate(self.shares) if free >= share - TINY]
         if len(fit) < count:

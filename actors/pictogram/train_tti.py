@@ -377,6 +377,8 @@ def main() -> None:
     parser.add_argument("--more", action="store_true", help="go on from the weights that are there")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.stage == "mean" and not args.folders:
+        parser.error("mean: of which folders? FOLDER=SHARE for each")
     if args.stage == "tokenizer":
         build_tokenizer()
     elif args.stage == "mean":

@@ -305,6 +305,14 @@ def test_it_does_not_matter_how_many_answers_are_read_at_a_time(
     assert page_of(run, store) == at_once
 
 
+def test_columns_may_lie_in_another_order(tmp_path: Path) -> None:
+    run, store = run_of(tmp_path, worlds=("elm",), axes=("gender",), images=8)
+    page = page_of(run, store)
+    answers = pq.read_table(run / "answers.parquet")
+    pq.write_table(answers.select(answers.column_names[::-1]), run / "answers.parquet")
+    assert page_of(run, store) == page
+
+
 def test_without_a_person_question_every_image_counts(tmp_path: Path) -> None:
     page = page_of(*run_of(tmp_path, worlds=("elm",), axes=("gender",), images=8, person=False))
     assert "<dt>left out</dt><dd>no image</dd>" in page
