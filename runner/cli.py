@@ -6,13 +6,14 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from results.errors import HeadLost, SeesawError, nearest
+from results.errors import SeesawError, nearest
 from results.secrets import without_secrets
 from runner.streams import say
 
@@ -41,9 +42,6 @@ def _answerable(command: Callable[..., int | None]) -> Callable[..., None]:
         except SeesawError as error:
             say(without_secrets(f"seesaw: {error}"), sys.stderr, lines=True)
             code = error.exit_code
-            if isinstance(error, HeadLost):  # at the end of Python, Ray would wait for its head
-                sys.stdout.flush()
-                os._exit(code)
         except BrokenPipeError:  # the reader of our output has gone, as `| head` does
             sys.stderr.close()
             code = 0
@@ -55,6 +53,11 @@ def _answerable(command: Callable[..., int | None]) -> Callable[..., None]:
         except KeyboardInterrupt:
             say("seesaw: interrupted; the same command goes on where this one was", sys.stderr)
             code = 3
+        ray = sys.modules.get("ray")
+        if ray is not None and ray.is_initialized():  # it could not be shut down (`runner.cluster.connected`)
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+            os._exit(code or 0)
         sys.exit(code or 0)
 
     return wrapped

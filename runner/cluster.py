@@ -8,6 +8,7 @@ who starts it with `ray start`: see configs/clusters.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -15,11 +16,13 @@ import re
 import signal
 import socket
 import sys
+import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 from ray._private import ray_constants, state, worker
@@ -34,18 +37,38 @@ from runner.room import Node
 if TYPE_CHECKING:
     from runner.facts import Facts
 
-__all__ = ["available", "connected", "labels", "listed", "named", "nodes"]
+__all__ = ["aside", "available", "connected", "labels", "leaving", "listed", "named", "nodes"]
 
+Result = TypeVar("Result")
 MOST = 3  #: nodes that a message names
+LEAVE = 10  #: seconds that calls of Ray's in threads have for their end when Ray is left
 JOIN = 30  #: seconds that joining a cluster may take; Ray itself tries for many minutes
 _HEAD = re.compile(r"\[?([\w.:-]+?)\]?:(\d+)")
 #: how a client of HTTP/2 begins, and the kind of frame with which a server answers (RFC 9113, sections 3.4 and 6.5)
 _GREETING, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), b"\4"
 
+leaving = threading.Event()  #: set when Ray is left: what waits in a thread for Ray is to wait no more
+_threads = ThreadPoolExecutor(2, "ray")  # not asyncio's own, whose end waits for an answer that may not come
+_calls: set[Future[Any]] = set()
+
+
+async def aside(call: Callable[..., Result], *arguments: Any) -> Result:
+    """What `call` returns, which asks Ray and may wait: in a thread, of which `connected` knows. Raises what it raises.
+
+    No other thread may call Ray: one that is in a call when Ray is shut down takes the process with it (SIGSEGV).
+    """
+    future = _threads.submit(call, *arguments)
+    _calls.add(future)
+    future.add_done_callback(_calls.discard)
+    return await asyncio.wrap_future(future)
+
 
 @contextmanager
 def connected(experiment: Experiment) -> Iterator[None]:
     """A Ray to run on, ended with the block: one of our own, or the cluster that this machine belongs to.
+
+    Where Ray cannot be shut down, for its head is lost or a call has no end, it stays initialized: the process must end
+    with `os._exit`, for what Ray does when Python ends would wait, too.
 
     Raises:
         ConfigError: an address that no run can be on.
@@ -66,16 +89,29 @@ def connected(experiment: Experiment) -> Iterator[None]:
         _abandon()
         raise
     except BaseException:
-        ray.shutdown()
+        _leave()
         raise
-    ray.shutdown()
+    _leave()
+
+
+def _leave() -> None:
+    """Shut Ray down once no thread is in a call of it."""
+    leaving.set()
+    idle = False
+    try:
+        for call in [*_calls]:
+            call.cancel()  # what has not begun
+        idle = not wait([*_calls], LEAVE).not_done
+    finally:
+        if idle:
+            leaving.clear()
+            ray.shutdown()
+        else:
+            _abandon()
 
 
 def _abandon() -> None:
-    """End what this process has started of Ray, without its head: `ray.shutdown` would wait for it.
-
-    The process must end with `os._exit`: what Ray does when Python ends would wait, too.
-    """
+    """End what this process has started of Ray, without its head: `ray.shutdown` would wait for it."""
     node = worker._global_node
     if node is not None and node.is_head():
         node.kill_all_processes(check_alive=False, allow_graceful=False)

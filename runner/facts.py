@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -32,6 +33,7 @@ from results.secrets import first_line
 __all__ = ["LIBRARIES", "Asked", "Facts", "Mark", "ask", "engine_lacks", "look", "versions"]
 
 PATIENCE = 60.0  #: seconds that a node has for its answer
+STEP = 0.5  #: seconds after which it is seen that nobody waits for an answer any more
 LIBRARIES = ("torch", "diffusers", "transformers", "vllm")  #: what numbers come from
 UNSEEN = "unseen"  #: a node that does not see the driver's mark in the store
 
@@ -167,14 +169,19 @@ def _machine_gb() -> float:
     return total / 1e9
 
 
-def ask(nodes: Sequence[str], models: Sequence[Asked], store: str, mark: str) -> dict[str, Facts | str]:
-    """The facts of every node, by its Ray node id, or why there are none."""
+def ask(
+    nodes: Sequence[str], models: Sequence[Asked], store: str, mark: str, leaving: Callable[[], bool]
+) -> dict[str, Facts | str]:
+    """The facts of every node, by its Ray node id, or why there are none. Waits no longer once it is `leaving`."""
     task: Any = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(_afar())
     asked = {}
     for node in nodes:
         there = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
         asked[there.remote([*models], store, mark, node)] = node
-    ready, late = ray.wait([*asked], num_returns=len(asked), timeout=PATIENCE)
+    ready: list[Any] = []
+    late, deadline = [*asked], time.monotonic() + PATIENCE
+    while late and not leaving() and (left := deadline - time.monotonic()) > 0:
+        ready, late = ray.wait([*asked], num_returns=len(asked), timeout=min(left, STEP))
     for ref in late:
         ray.cancel(ref, force=True)
     answers: dict[str, Facts | str] = {asked[ref]: f"no answer within {PATIENCE:g} seconds" for ref in late}

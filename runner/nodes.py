@@ -6,15 +6,13 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 
 from results.errors import SeesawError
 from results.secrets import first_line
-from runner.cluster import available, labels, listed, nodes
+from runner.cluster import aside, available, labels, listed, nodes
 from runner.events import Events
 from runner.experiment import Experiment
 from runner.preflight import Ready, welcome
@@ -22,7 +20,6 @@ from runner.room import Node
 
 __all__ = ["Nodes"]
 
-Result = TypeVar("Result")
 FREED = 5.0  #: seconds after which Ray's head knows what became free on a node
 
 
@@ -38,8 +35,6 @@ class Nodes:
         self._useless: set[str] = set()
         self._used: dict[str, float] = {}  # when something of ours was on a node last
         self._free: dict[str, Mapping[str, float]] = {}  # what others left of a node when nothing of ours was there
-        # not asyncio's own threads, whose end waits for an answer that may not come
-        self._threads = ThreadPoolExecutor(2, "ray")
 
     def label(self, name: str) -> str:
         """A node's address in the place of Ray's id."""
@@ -57,7 +52,7 @@ class Nodes:
 
     async def look(self, ours: Collection[str]) -> None:
         """Ask Ray's head; `ours` are the nodes where replicas of this run are. Raises what Ray's clients raise."""
-        listing, free = await self._ask(listed), await self._ask(available)
+        listing, free = await aside(listed), await aside(available)
         self._labels = labels(listing)
         if self._greeting is not None and self._greeting.done():
             greeting, self._greeting = self._greeting, None
@@ -66,7 +61,7 @@ class Nodes:
         known = self._ready.facts.keys() | self._ready.refused | self._useless
         if self._greeting is None and there - known:
             self._newcomers = there - known
-            self._greeting = asyncio.create_task(self._ask(welcome, self._experiment, self._ready))
+            self._greeting = asyncio.create_task(aside(welcome, self._experiment, self._ready))
             self._greeting.add_done_callback(lambda _: self._changed())
         now = time.monotonic()
         self._used |= dict.fromkeys(ours, now)
@@ -90,10 +85,6 @@ class Nodes:
         free = self._free.get(node.name)
         return node if free is None else replace(node, gpus=int(free.get("GPU", 0.0)), cpus=free.get("CPU", 0.0))
 
-    async def _ask(self, call: Callable[..., Result], *arguments: Any) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
-
     def close(self) -> None:
         if self._greeting is not None:
             self._greeting.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)

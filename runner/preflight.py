@@ -18,7 +18,7 @@ import pyarrow as pa
 from actors.hub import free_space
 from results.errors import EnvironmentFault
 from results.secrets import first_line
-from runner.cluster import labels, named, nodes
+from runner.cluster import labels, leaving, named, nodes
 from runner.config import ModelConfig
 from runner.experiment import Experiment
 from runner.facts import LIBRARIES, UNSEEN, Asked, Facts, Mark, ask, engine_lacks, look, versions
@@ -123,7 +123,7 @@ def _survey(experiment: Experiment, have: Sequence[Node]) -> tuple[dict[str, Fac
     store, name = experiment.store, f".probe-{uuid.uuid4().hex}.tmp"
     mark = Mark.at(store, name)
     with _marked(store, mark, useful):
-        answers = ask(useful, _asked(experiment), store, name)
+        answers = ask(useful, _asked(experiment), store, name, leaving.is_set)
         alive = {node.name for node in nodes()}
         for node in alive.intersection(answers):
             answer = answers[node]

@@ -101,8 +101,8 @@ class Raylets:
         """All but the head."""
         return [node for node in self.cluster.list_all_nodes() if node is not self.cluster.head_node]
 
-    def join(self) -> Any:
-        node = self.cluster.add_node(num_cpus=2, num_gpus=2, object_store_memory=MEMORY)
+    def join(self, **more: Any) -> Any:
+        node = self.cluster.add_node(num_cpus=2, num_gpus=2, object_store_memory=MEMORY, **more)
         self._ever.add(self.raylet(node).pid)
         return node
 

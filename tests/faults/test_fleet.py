@@ -25,6 +25,12 @@ store: store
 run: run
 cluster: {cluster}
 """
+#: of a node whose workers, all of them, do not get to their work
+MUTE = """
+import time
+if b"default_worker.py" in open("/proc/self/cmdline", "rb").read():
+    time.sleep(600)
+"""
 BATCHES = 2 * 3  # cells: the initial prompt and two counterfactuals of two subjects, each `images / 8` batches
 
 
@@ -181,6 +187,22 @@ def test_nodes_that_join_are_used_those_that_leave_are_survived_and_none_is_wait
     starts = (tmp_path / "run" / "logs" / "fleet.log").read_text()
     assert second.node_id[:6] in starts
     assert not raylets.actors()
+
+
+def test_a_node_that_is_still_asked_when_the_sweep_ends_does_not_end_it_badly(sweep, tmp_path, raylets):
+    """Seen once: SIGSEGV. A thread that is in a call of Ray's when Ray is shut down takes the process with it."""
+    for node in raylets.nodes:
+        raylets.kill(node)
+    raylets.join()
+    driver = sweep({"address": raylets.address}, seconds=0.06, images=64)
+    wait_for(driver.events(), "images")
+    (tmp_path / "sitecustomize.py").write_text(MUTE)
+    mute = raylets.join(env_vars={"PYTHONPATH": str(tmp_path)})
+    assert driver.finish(120).code == 0, driver.err
+    raylets.kill(mute)
+    assert whole(tmp_path / "run", 64)
+    assert (tmp_path / "run" / "report" / "index.html").is_file()
+    assert not [*(tmp_path / "store").glob(".probe*")]
 
 
 def test_where_no_node_comes_back_the_sweep_ends_resumable(sweep, raylets):
