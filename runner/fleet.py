@@ -19,14 +19,12 @@ from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.exceptions import RayError
 
 from actors.tti import ImageBatch
 from actors.vqa import AnswerBatch
 from results.costs import Measured, write_costs
 from results.errors import HeadLost, Interrupted, SeesawError
 from results.printable import printable
-from results.secrets import first_line
 from results.store import Store
 from runner.config import ModelConfig, VLMConfig
 from runner.events import Events
@@ -47,7 +45,6 @@ __all__ = ["Backlog", "Fleet"]
 KEEP = 60.0  #: seconds after which measured costs are kept again
 LOOK = 5.0  #: seconds between two looks at the nodes and the policy when nothing happens
 SETTLE = 0.05  #: seconds in which what happens together is decided together
-HEADLESS = 20.0  #: seconds of looks that Ray's head leaves unanswered until the run ends, well before Ray's own minute
 ASLEEP = 60.0  #: seconds between two looks after which it was this process that stood still, and nobody hung
 GUESS = 1.0  #: seconds of a batch of which nobody has said or measured what it takes; one replica will find out
 WIDEST = 512  #: replicas of a model that are reckoned with when it is said how much may be in flight
@@ -160,29 +157,16 @@ class Fleet:
                 pool.fail(error)
 
     async def _steer(self) -> None:
-        silence, failed = Waiting(self._events, grace=10.0), 0
         while True:
             self._changed.clear()
             before = time.monotonic()
             try:
-                await asyncio.wait_for(self._nodes.look(self._places()), timeout=LOOK)
-                silence.is_over("Ray's head answers again")
-                failed = 0
-            except (TimeoutError, RayError, RuntimeError, OSError) as error:  # Ray's clients raise all of these
-                failed += 1  # and not the clock alone, which goes on while this process is stopped
-                waited = silence.goes_on(
-                    f"Ray's head does not answer: waiting for up to {HEADLESS:g} s, nothing is lost"
-                )
-                if waited > HEADLESS and failed > 3:
-                    said = "no reply" if isinstance(error, TimeoutError) else first_line(error)
-                    self._end(
-                        HeadLost(
-                            f"Ray's head does not answer any more ({said}); what was in flight is lost, what was "
-                            "committed is kept: start the head again, and the same command goes on"
-                        )
-                    )
-                    self.abandon()
-                    return
+                answered = await self._nodes.look(self._places())
+            except HeadLost as fault:
+                self._end(fault)
+                self.abandon()
+                return
+            if not answered:
                 await asyncio.sleep(1.0)
                 continue
             self._replace_hung()

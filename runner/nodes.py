@@ -7,19 +7,23 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ray.exceptions import RayError
 
-from results.errors import SeesawError
+from results.errors import HeadLost, SeesawError
 from results.secrets import first_line
 from runner.cluster import aside, available, labels, listed, nodes
 from runner.events import Events
 from runner.experiment import Experiment
+from runner.outage import Waiting
 from runner.preflight import Ready, welcome
 from runner.room import Node
 
 __all__ = ["Nodes"]
 
+HEADLESS = 20.0  #: seconds of looks that Ray's head leaves unanswered until the run ends, well before Ray's own minute
+REPLY = 5.0  #: seconds that it has for one
 FREED = 5.0  #: seconds after which Ray's head knows what became free on a node
 
 
@@ -35,6 +39,7 @@ class Nodes:
         self._useless: set[str] = set()
         self._used: dict[str, float] = {}  # when something of ours was on a node last
         self._free: dict[str, Mapping[str, float]] = {}  # what others left of a node when nothing of ours was there
+        self._silence, self._unanswered = Waiting(events, grace=10.0), 0
 
     def label(self, name: str) -> str:
         """A node's address in the place of Ray's id."""
@@ -50,9 +55,34 @@ class Nodes:
         """Nodes that cannot load a model."""
         return {name for name, facts in self._ready.facts.items() if model in facts.lacks}
 
-    async def look(self, ours: Collection[str]) -> None:
-        """Ask Ray's head; `ours` are the nodes where replicas of this run are. Raises what Ray's clients raise."""
-        listing, free = await aside(listed), await aside(available)
+    async def look(self, ours: Collection[str]) -> bool:
+        """Ask Ray's head; False if it does not answer now. `ours` are the nodes where replicas of this run are.
+
+        Raises:
+            HeadLost: it has not answered for `HEADLESS` seconds.
+        """
+        try:
+            listing, free = await asyncio.wait_for(aside(_listed_and_free), timeout=REPLY)
+        except (TimeoutError, RayError, RuntimeError, OSError) as error:  # Ray's clients raise all of these
+            self._unanswered += 1  # and not the clock alone, which goes on while this process is stopped
+            waited = self._silence.goes_on(
+                f"Ray's head does not answer: waiting for up to {HEADLESS:g} s, nothing is lost"
+            )
+            if waited > HEADLESS and self._unanswered > 3:
+                said = "no reply" if isinstance(error, TimeoutError) else first_line(error)
+                raise HeadLost(
+                    f"Ray's head does not answer any more ({said}); what was in flight is lost, what was committed is "
+                    "kept: start the head again, and the same command goes on"
+                ) from error
+            return False
+        self._silence.is_over("Ray's head answers again")
+        self._unanswered = 0
+        self._see(listing, free, ours)
+        return True
+
+    def _see(
+        self, listing: Sequence[Mapping[str, Any]], free: dict[str, dict[str, float]], ours: Collection[str]
+    ) -> None:
         self._labels = labels(listing)
         if self._greeting is not None and self._greeting.done():
             greeting, self._greeting = self._greeting, None
@@ -88,3 +118,7 @@ class Nodes:
     def close(self) -> None:
         if self._greeting is not None:
             self._greeting.cancel()
+
+
+def _listed_and_free() -> tuple[list[dict[str, Any]], dict[str, dict[str, float]]]:
+    return listed(), available()

@@ -66,6 +66,26 @@ def whole(run: Path, images: int) -> bool:
     return len(rows[rows.axis == "person"]) == BATCHES * images and not rows.duplicated(keys).any()
 
 
+@pytest.fixture
+def resumes(tmp_path, seesaw):
+    """`resumes(images)`: the same command goes on to the end, and all is there once."""
+
+    def again(images: int, *overrides: str) -> None:
+        done = seesaw("sweep", "sweep.yaml", *overrides)
+        assert done.code == 0, done.err
+        assert whole(tmp_path / "run", images)
+
+    return again
+
+
+@pytest.fixture
+def one_node(raylets):
+    """The only node of a cluster beside its head."""
+    for node in raylets.nodes:
+        raylets.kill(node)
+    return raylets.join()
+
+
 def test_an_engine_that_hangs_is_replaced_and_its_process_is_gone(sweep, tmp_path):
     driver = sweep({"gpus": 2, "hang_seconds": 10, "replicas": {"tti": 1, "vlm": 1}}, seconds=0.1)
     events = driver.events()
@@ -86,7 +106,7 @@ def test_an_engine_that_hangs_is_replaced_and_its_process_is_gone(sweep, tmp_pat
     assert whole(tmp_path / "run", 64)
 
 
-def test_stopped_twice_it_stops_at_once_leaves_no_process_and_resumes(sweep, tmp_path, seesaw):
+def test_stopped_twice_it_stops_at_once_leaves_no_process_and_resumes(sweep, resumes):
     driver = sweep({"gpus": 2}, seconds=0.4, images=8)
     wait_for(driver.events(), "images")
     began = psutil.Process(driver.process.pid).children(recursive=True)
@@ -97,9 +117,7 @@ def test_stopped_twice_it_stops_at_once_leaves_no_process_and_resumes(sweep, tmp
     assert "stopped at once" in driver.err
     _, left = psutil.wait_procs(began, timeout=20)
     assert not [p for p in left if p.status() != psutil.STATUS_ZOMBIE]
-    again = seesaw("sweep", "sweep.yaml")
-    assert again.code == 0, again.err
-    assert whole(tmp_path / "run", 8)
+    resumes(8)
 
 
 def test_images_that_wait_for_the_vlm_do_not_fill_ray_s_object_store(sweep, tmp_path):
@@ -145,7 +163,7 @@ def test_a_full_disk_pauses_the_sweep_until_there_is_room(sweep, tmp_path, small
     assert whole(tmp_path / "run", 64)
 
 
-def test_stopped_once_while_it_waits_for_the_store_it_ends_and_resumes(sweep, tmp_path, small_disk, seesaw):
+def test_stopped_once_while_it_waits_for_the_store_it_ends_and_resumes(sweep, small_disk, resumes):
     driver = sweep({"gpus": 2})
     wait_for(driver.events(), "note", "waiting")
     driver.process.send_signal(signal.SIGINT)
@@ -153,20 +171,16 @@ def test_stopped_once_while_it_waits_for_the_store_it_ends_and_resumes(sweep, tm
     assert "goes on where this one was" in driver.err
     assert "Traceback" not in driver.err
     small_disk.unlink()
-    again = seesaw("sweep", "sweep.yaml")
-    assert again.code == 0, again.err
-    assert whole(tmp_path / "run", 64)
+    resumes(64)
 
 
-def test_a_disk_that_stays_full_ends_the_sweep_and_it_resumes(sweep, tmp_path, small_disk, seesaw):
+def test_a_disk_that_stays_full_ends_the_sweep_and_it_resumes(sweep, small_disk, resumes):
     driver = sweep({"gpus": 2, "wait_seconds": 2}).finish(120)
     assert driver.code == 4
     assert "full" in driver.err
     assert "Traceback" not in driver.err
     small_disk.unlink()
-    again = seesaw("sweep", "sweep.yaml")
-    assert again.code == 0, again.err
-    assert whole(tmp_path / "run", 64)
+    resumes(64)
 
 
 def test_nodes_that_join_are_used_those_that_leave_are_survived_and_none_is_waited_for(sweep, tmp_path, raylets):
@@ -189,11 +203,8 @@ def test_nodes_that_join_are_used_those_that_leave_are_survived_and_none_is_wait
     assert not raylets.actors()
 
 
-def test_a_node_that_is_still_asked_when_the_sweep_ends_does_not_end_it_badly(sweep, tmp_path, raylets):
+def test_a_node_that_is_still_asked_when_the_sweep_ends_does_not_end_it_badly(sweep, tmp_path, raylets, one_node):
     """Seen once: SIGSEGV. A thread that is in a call of Ray's when Ray is shut down takes the process with it."""
-    for node in raylets.nodes:
-        raylets.kill(node)
-    raylets.join()
     driver = sweep({"address": raylets.address}, seconds=0.06, images=64)
     wait_for(driver.events(), "images")
     (tmp_path / "sitecustomize.py").write_text(MUTE)
@@ -205,26 +216,20 @@ def test_a_node_that_is_still_asked_when_the_sweep_ends_does_not_end_it_badly(sw
     assert not [*(tmp_path / "store").glob(".probe*")]
 
 
-def test_where_no_node_comes_back_the_sweep_ends_resumable(sweep, raylets):
-    for node in raylets.nodes:
-        raylets.kill(node)
-    node = raylets.join()
+def test_where_no_node_comes_back_the_sweep_ends_resumable(sweep, raylets, one_node):
     driver = sweep({"address": raylets.address, "wait_seconds": 4}, seconds=0.15, images=96)
     wait_for(driver.events(), "images")
-    raylets.kill(node)
+    raylets.kill(one_node)
     assert driver.finish(120).code == 3
     assert "no node can serve what is left" in driver.err
     assert "goes on where this one was" in driver.err
 
 
-def test_stopped_once_while_it_waits_for_a_node_it_ends(sweep, raylets):
-    for node in raylets.nodes:
-        raylets.kill(node)
-    node = raylets.join()
+def test_stopped_once_while_it_waits_for_a_node_it_ends(sweep, raylets, one_node):
     driver = sweep({"address": raylets.address, "wait_seconds": 300}, seconds=0.15, images=96)
     events = driver.events()
     wait_for(events, "images")
-    raylets.kill(node)
+    raylets.kill(one_node)
     wait_for(events, "note", "for a node")
     driver.process.send_signal(signal.SIGINT)
     assert driver.finish(60).code == 3, driver.err
@@ -232,7 +237,7 @@ def test_stopped_once_while_it_waits_for_a_node_it_ends(sweep, raylets):
     assert "Traceback" not in driver.err
 
 
-def test_a_head_that_is_killed_ends_the_sweep_resumable(sweep, tmp_path, seesaw):
+def test_a_head_that_is_killed_ends_the_sweep_resumable(sweep, resumes):
     with Raylets(1) as there:
         driver = sweep({"address": there.address}, seconds=0.5, images=40)  # more than is done until it is noticed
         wait_for(driver.events(), "images")
@@ -240,9 +245,7 @@ def test_a_head_that_is_killed_ends_the_sweep_resumable(sweep, tmp_path, seesaw)
         assert driver.finish(120).code == 3, driver.err
         assert "head does not answer" in driver.err
         assert "Traceback" not in driver.err
-    again = seesaw("sweep", "sweep.yaml", "cluster.address=local", "cluster.gpus=2")
-    assert again.code == 0, again.err
-    assert whole(tmp_path / "run", 40)
+    resumes(40, "cluster.address=local", "cluster.gpus=2")
 
 
 def test_a_head_that_pauses_is_waited_for(sweep, tmp_path):
