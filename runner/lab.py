@@ -119,7 +119,9 @@ class FleetLab:
         task = asyncio.create_task(self._batch(batch, made))
         self._flight[batch.answers] = task, made
 
-        def landed(_: asyncio.Task[Answers]) -> None:
+        def landed(task: asyncio.Task[Answers]) -> None:
+            if not task.cancelled():
+                task.exception()  # seen, for whoever asked may have been stopped
             made.set()
             del self._flight[batch.answers]
 

@@ -106,7 +106,7 @@ def test_an_engine_that_hangs_is_replaced_and_its_process_is_gone(sweep, tmp_pat
     assert whole(tmp_path / "run", 64)
 
 
-def test_stopped_twice_it_stops_at_once_leaves_no_process_and_resumes(sweep, resumes):
+def test_stopped_twice_it_stops_at_once_leaves_no_process_and_resumes(sweep, tmp_path, resumes):
     driver = sweep({"gpus": 2}, seconds=0.4, images=8)
     wait_for(driver.events(), "images")
     began = psutil.Process(driver.process.pid).children(recursive=True)
@@ -115,6 +115,7 @@ def test_stopped_twice_it_stops_at_once_leaves_no_process_and_resumes(sweep, res
     driver.process.send_signal(signal.SIGINT)
     assert driver.finish(60).code == 3, driver.err
     assert "stopped at once" in driver.err
+    assert "Traceback" not in driver.err + (tmp_path / "run" / "logs" / "driver.log").read_text()
     _, left = psutil.wait_procs(began, timeout=20)
     assert not [p for p in left if p.status() != psutil.STATUS_ZOMBIE]
     resumes(8)
