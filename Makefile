@@ -11,7 +11,7 @@ demo: .venv/.ready
 	$(BIN)/seesaw sweep demo
 
 test: .venv/.ready lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/.ready
 	$(BIN)/ruff format --check .

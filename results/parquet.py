@@ -36,24 +36,28 @@ def plain_table(source: Path | bytes, columns: Sequence[str] | None = None) -> p
     Raises:
         pa.ArrowException, OSError: it is none, or a column has an extension type.
     """
-    with _opened(source) as file:
-        names = None if columns is None else list(columns)
-        return pq.read_table(file, columns=names, partitioning=None)
+    # not pq.read_table, which reads as a dataset of one file: slower, and its threads let go of the file when they like
+    with _opened(source) as file, pq.ParquetFile(file) as table:
+        return table.read(None if columns is None else _there(table, columns))
 
 
 def plain_batches(path: Path, columns: Sequence[str], words: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """A Parquet file bit by bit, the `words` among its `columns` as dictionaries. Raises as `plain_table` does."""
     with _opened(path) as file, pq.ParquetFile(file, read_dictionary=list(words), pre_buffer=False) as table:
-        lacking = set(columns) - set(table.schema_arrow.names)
-        if lacking:
-            raise pa.ArrowInvalid(f"it has no column {', '.join(sorted(lacking))}")
-        yield from table.iter_batches(_ROWS, columns=list(columns))
+        yield from table.iter_batches(_ROWS, columns=_there(table, columns))
 
 
 def plain_metadata(path: Path) -> Any:
     """`pq.FileMetaData` of a Parquet file. Raises as `plain_table` does."""
     with _opened(path) as file:
         return pq.read_metadata(file)
+
+
+def _there(table: pq.ParquetFile, columns: Sequence[str]) -> list[str]:
+    lacking = set(columns) - set(table.schema_arrow.names)
+    if lacking:
+        raise pa.ArrowInvalid(f"it has no column {', '.join(sorted(lacking))}")
+    return list(columns)
 
 
 def _opened(source: Path | bytes) -> pa.NativeFile:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -20,7 +20,27 @@ from runner.streams import say
 if TYPE_CHECKING:
     from runner.job import Job
 
-__all__ = ["main"]
+__all__ = ["command", "main"]
+
+
+def command() -> NoReturn:
+    """What `seesaw` runs: `main`, and the end of its process with no more than its output written.
+
+    Python's own end is left out, which libraries do not survive each time: threads of Arrow's that still let go of what
+    they read end the process by SIGABRT, and Ray waits for a head that is lost. All that has to be closed is closed
+    where it was opened.
+    """
+    code: object = 1
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # its reader has gone
+            stream.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
 class _Verbs(click.Group):
@@ -53,11 +73,6 @@ def _answerable(command: Callable[..., int | None]) -> Callable[..., None]:
         except KeyboardInterrupt:
             say("seesaw: interrupted; the same command goes on where this one was", sys.stderr)
             code = 3
-        ray = sys.modules.get("ray")
-        if ray is not None and ray.is_initialized():  # it could not be shut down (`runner.cluster.connected`)
-            with suppress(OSError, ValueError):
-                sys.stdout.flush()
-            os._exit(code or 0)
         sys.exit(code or 0)
 
     return wrapped

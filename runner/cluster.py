@@ -68,7 +68,7 @@ def connected(experiment: Experiment) -> Iterator[None]:
     """A Ray to run on, ended with the block: one of our own, or the cluster that this machine belongs to.
 
     Where Ray cannot be shut down, for its head is lost or a call has no end, it stays initialized: the process must end
-    with `os._exit`, for what Ray does when Python ends would wait, too.
+    with `os._exit`, as `seesaw` does, for what Ray does when Python ends would wait, too.
 
     Raises:
         ConfigError: an address that no run can be on.

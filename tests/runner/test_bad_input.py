@@ -272,3 +272,14 @@ def test_a_model_that_does_not_fit_into_memory_is_found_before_work(model, vlm, 
     with pytest.raises(EnvironmentFault) as fault:
         preflight.preflight(experiment)
     assert message in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"), [("--version", 0, "seesaw, version"), ("nonsense", 2, "no command")]
+)
+def test_what_libraries_do_when_python_ends_does_not_change_how_a_command_ends(seesaw, tmp_path, command, code, said):
+    """Seen: SIGABRT of `verify`, in a thread of Arrow's that let go of what it had read while Python ended."""
+    (tmp_path / "sitecustomize.py").write_text("import atexit, os\natexit.register(os.abort)\n")
+    done = seesaw(command, env={"PYTHONPATH": str(tmp_path)})
+    assert done.code == code
+    assert said in done.out + done.err
