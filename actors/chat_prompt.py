@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from actors.choice_tree import ChoiceTree, choice_tree
-from actors.engines import VQAQuestion
-from actors.vlm_settings import VLMSettings
-from results.errors import EnvironmentFault
+from seesaw.actors.choice_tree import ChoiceTree, choice_tree
+from seesaw.actors.engines import VQAQuestion
+from seesaw.actors.vlm_settings import VLMSettings
+from seesaw.results.errors import EnvironmentFault
 
 __all__ = ["ChatPrompt", "CodedQuestion", "chat_prompt", "code_question"]
 

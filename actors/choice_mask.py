@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from actors.chat_prompt import CodedQuestion
-from results.errors import EnvironmentFault
+from seesaw.actors.chat_prompt import CodedQuestion
+from seesaw.results.errors import EnvironmentFault
 
 __all__ = ["masked_token", "refuse_masked_choices", "vllm_grammar_backend"]
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from actors.engines import Reply, VQAQuestion
+from seesaw.actors.engines import Reply, VQAQuestion
 
 __all__ = ["Branching", "ChoiceTree", "choice_tree", "reply"]
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from actors.diffusers_load import load_pipeline
-from actors.diffusers_settings import EMBEDDED, DiffusersSettings
-from actors.engines import BLANK, FLAGGED, Withheld
-from actors.weights import content_identity, need_package, need_pipeline, need_weights
-from results.errors import ConfigError, EnvironmentFault
-from results.secrets import first_line, without_secrets
+from seesaw.actors.diffusers_load import load_pipeline
+from seesaw.actors.diffusers_settings import EMBEDDED, DiffusersSettings
+from seesaw.actors.engines import BLANK, FLAGGED, Withheld
+from seesaw.actors.weights import content_identity, need_package, need_pipeline, need_weights
+from seesaw.results.errors import ConfigError, EnvironmentFault
+from seesaw.results.secrets import first_line, without_secrets
 
 __all__ = ["DiffusersEngine"]
 

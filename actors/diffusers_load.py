@@ -11,11 +11,11 @@ from typing import Any
 
 from PIL import Image
 
-from actors.diffusers_settings import DiffusersSettings
-from actors.hub import snapshot
-from actors.weights import need_package
-from results.errors import ConfigError, nearest
-from results.secrets import first_line
+from seesaw.actors.diffusers_settings import DiffusersSettings
+from seesaw.actors.hub import snapshot
+from seesaw.actors.weights import need_package
+from seesaw.results.errors import ConfigError, nearest
+from seesaw.results.secrets import first_line
 
 __all__ = ["load_pipeline"]
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from results.errors import ConfigError, EnvironmentFault, nearest
+from seesaw.results.errors import ConfigError, EnvironmentFault, nearest
 
 __all__ = ["EMBEDDED", "DiffusersSettings"]
 

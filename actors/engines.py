@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 from PIL import Image
 
-from results.errors import ConfigError, nearest
-from results.secrets import first_line
+from seesaw.results.errors import ConfigError, nearest
+from seesaw.results.secrets import first_line
 
 __all__ = [
     "ABSENT",
@@ -43,15 +43,15 @@ __all__ = [
 ]
 
 TTI_ENGINES: Mapping[str, str] = {
-    "diffusers": "actors.diffusers_engine:DiffusersEngine",
-    "folder": "actors.folder_engine:FolderEngine",
-    "pictogram-draw": "actors.pictogram.engine:PictogramDraw",
-    "simulated": "actors.simulated:SimulatedTTI",
+    "diffusers": "seesaw.actors.diffusers_engine:DiffusersEngine",
+    "folder": "seesaw.actors.folder_engine:FolderEngine",
+    "pictogram-draw": "seesaw.actors.pictogram.engine:PictogramDraw",
+    "simulated": "seesaw.actors.simulated:SimulatedTTI",
 }
 VQA_ENGINES: Mapping[str, str] = {
-    "vllm": "actors.vllm_engine:VLLMEngine",
-    "transformers": "actors.transformers_engine:TransformersEngine",
-    "simulated": "actors.simulated:SimulatedVQA",
+    "vllm": "seesaw.actors.vllm_engine:VLLMEngine",
+    "transformers": "seesaw.actors.transformers_engine:TransformersEngine",
+    "simulated": "seesaw.actors.simulated:SimulatedVQA",
 }
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from PIL import Image, ImageOps
 
-from actors.engines import ABSENT, Withheld
-from results.errors import ConfigError, nearest
-from results.identity import image_seed
-from results.images import open_image
+from seesaw.actors.engines import ABSENT, Withheld
+from seesaw.results.errors import ConfigError, nearest
+from seesaw.results.images import open_image
+from seesaw.results.store.identity import image_seed
 
 __all__ = ["FolderEngine", "real_images", "spelt"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from results.errors import ConfigError
-from results.secrets import without_secrets
+from seesaw.results.errors import ConfigError
+from seesaw.results.secrets import without_secrets
 
 __all__ = ["Part", "free_space", "listed", "remedy", "snapshot"]
 

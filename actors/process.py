@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from results.errors import StoreUnavailable
-from results.secrets import without_secrets
+from seesaw.results.errors import StoreUnavailable
+from seesaw.results.secrets import without_secrets
 
 __all__ = ["DEAD", "begin", "kept", "mortal"]
 

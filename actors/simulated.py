@@ -14,8 +14,8 @@ from typing import Any
 
 from PIL import Image
 
-from actors.engines import FLAGGED, Reply, VQAQuestion, Withheld
-from results.errors import ConfigError, nearest
+from seesaw.actors.engines import FLAGGED, Reply, VQAQuestion, Withheld
+from seesaw.results.errors import ConfigError, nearest
 
 __all__ = ["SimulatedTTI", "SimulatedVQA"]
 

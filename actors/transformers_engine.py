@@ -14,13 +14,13 @@ from typing import Any
 
 from PIL import Image
 
-from actors.chat_prompt import CodedQuestion, chat_prompt, code_question
-from actors.choice_tree import reply
-from actors.engines import Reply, VQAQuestion
-from actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
-from results.errors import ConfigError, EnvironmentFault
-from results.images import open_image
-from results.secrets import without_secrets
+from seesaw.actors.chat_prompt import CodedQuestion, chat_prompt, code_question
+from seesaw.actors.choice_tree import reply
+from seesaw.actors.engines import Reply, VQAQuestion
+from seesaw.actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
+from seesaw.results.errors import ConfigError, EnvironmentFault
+from seesaw.results.images import open_image
+from seesaw.results.secrets import without_secrets
 
 __all__ = ["TransformersEngine"]
 

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 from PIL import Image
 
-from actors.engines import BLANK, REASONS, TTI_ENGINES, Withheld, engine_class
-from actors.process import begin, kept, mortal
-from results.errors import StoreError
-from results.images import open_image
-from results.store import IMAGES, Store
+from seesaw.actors.engines import BLANK, REASONS, TTI_ENGINES, Withheld, engine_class
+from seesaw.actors.process import begin, kept, mortal
+from seesaw.results.errors import StoreError
+from seesaw.results.images import open_image
+from seesaw.results.store.store import IMAGES, Store
 
 __all__ = ["BLANK", "ImageBatch", "TTIActor", "read_images"]
 

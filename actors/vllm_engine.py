@@ -24,13 +24,13 @@ from typing import Any
 
 from PIL import Image
 
-from actors.chat_prompt import CodedQuestion, chat_prompt, code_question
-from actors.choice_tree import reply
-from actors.engines import Reply, VQAQuestion
-from actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
-from results.errors import EnvironmentFault
-from results.images import open_image
-from results.secrets import without_secrets
+from seesaw.actors.chat_prompt import CodedQuestion, chat_prompt, code_question
+from seesaw.actors.choice_tree import reply
+from seesaw.actors.engines import Reply, VQAQuestion
+from seesaw.actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
+from seesaw.results.errors import EnvironmentFault
+from seesaw.results.images import open_image
+from seesaw.results.secrets import without_secrets
 
 __all__ = ["VLLMEngine"]
 
@@ -79,7 +79,7 @@ class VLLMEngine:
                     f"'{self.settings.model}' is {room}; raise it, or bound the image's pixels in mm_processor_kwargs"
                 )
         if self.settings.answers == "constrain":
-            from actors.choice_mask import refuse_masked_choices, vllm_grammar_backend
+            from seesaw.actors.choice_mask import refuse_masked_choices, vllm_grammar_backend
 
             backend = vllm_grammar_backend(self.llm.llm_engine.vllm_config, self.tokenizer)
             refuse_masked_choices(backend, [self._plan(q).coded for q in questions], self.tokenizer)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from actors.weights import content_identity, need_package, need_weights
-from results.errors import ConfigError, EnvironmentFault, nearest
+from seesaw.actors.weights import content_identity, need_package, need_weights
+from seesaw.results.errors import ConfigError, EnvironmentFault, nearest
 
 __all__ = ["PROMPT_FORMAT", "VLMSettings", "vlm_identity", "vlm_preflight"]
 
@@ -72,7 +72,7 @@ class VLMSettings:
         if not looks_local and not path.is_dir():
             return None
         if not (path / "config.json").is_file():
-            mend = "; run python -m actors.pictogram.train_vlm" if path == EMBEDDED else ""
+            mend = "; run python -m seesaw.actors.pictogram.train_vlm" if path == EMBEDDED else ""
             raise EnvironmentFault(f"no VLM in {path}: config.json is missing{mend}")
         return path
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from actors.engines import VQA_ENGINES, Reply, VQAEngine, VQAQuestion, Withheld, engine_class
-from actors.process import begin, kept, mortal
-from actors.tti import read_images
-from results.store import ANSWERS, Store
+from seesaw.actors.engines import VQA_ENGINES, Reply, VQAEngine, VQAQuestion, Withheld, engine_class
+from seesaw.actors.process import begin, kept, mortal
+from seesaw.actors.tti import read_images
+from seesaw.results.store.store import ANSWERS, Store
 
 __all__ = ["PERSON", "AnswerBatch", "Questionnaire", "VQAActor", "ask_images"]
 

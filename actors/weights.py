@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from actors.hub import Part, listed, remedy, snapshot
-from results.errors import EnvironmentFault
+from seesaw.actors.hub import Part, listed, remedy, snapshot
+from seesaw.results.errors import EnvironmentFault
 
 __all__ = ["connected_pipelines", "content_identity", "need_package", "need_pipeline", "need_weights"]
 

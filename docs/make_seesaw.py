@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from actors.pictogram.engine import PictogramDraw
-from actors.pictogram.world import WORLDS
-from experiments.dataset import load_dataset
-from experiments.prompts import counterfactual_prompts, initial_prompt
-from experiments.sensitivity import pool, uniform, w_bar
-from results.heatmap import heatmap, signed
-from results.identity import image_seed
+from seesaw.actors.pictogram.engine import PictogramDraw
+from seesaw.actors.pictogram.world import WORLDS
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.prompts import counterfactual_prompts, initial_prompt
+from seesaw.experiments.sensitivity import pool, uniform, w_bar
+from seesaw.results.report.heatmap import heatmap, signed
+from seesaw.results.store.identity import image_seed
 
 WORLD, SUBJECT, SOURCE, TARGET = "birch", "nurse", "disability", "clothing"
 DATASET = load_dataset("occupation").select(axes=("gender", "age", "bodytype", "clothing", "disability"))

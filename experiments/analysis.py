@@ -17,15 +17,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments.answers import answer_rows, check_answers, coded_answers
-from experiments.dataset_model import Axis
-from experiments.sensitivity import intersectional_sensitivity, pool, w_bar
-from experiments.settings import Settings, make_settings
-from experiments.summary import Summary, summarise
-from experiments.tally import Tally, tally
-from results.errors import ConfigError
-from results.statistics import is_interval
-from results.tables import DISTRIBUTIONS, MATRICES, UNCERTAINTY, read_answers, table_of, write_both
+from seesaw.experiments.answers import answer_rows, check_answers, coded_answers
+from seesaw.experiments.dataset.model import Axis
+from seesaw.experiments.sensitivity import intersectional_sensitivity, pool, w_bar
+from seesaw.experiments.settings import Settings, make_settings
+from seesaw.experiments.summary import Summary, summarise
+from seesaw.experiments.tally import Tally, tally
+from seesaw.results.errors import ConfigError
+from seesaw.results.statistics import is_interval
+from seesaw.results.tables.tables import DISTRIBUTIONS, MATRICES, UNCERTAINTY, read_answers, table_of, write_both
 
 __all__ = [
     "Settings",

@@ -11,10 +11,10 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from experiments.dataset_model import Axis, Dataset
-from experiments.lab import Answers, Observations
-from results.errors import AnswersError, nearest
-from results.tables import ANSWERS
+from seesaw.experiments.dataset.model import Axis, Dataset
+from seesaw.experiments.lab import Answers, Observations
+from seesaw.results.errors import AnswersError, nearest
+from seesaw.results.tables.tables import ANSWERS
 
 __all__ = ["CodedAnswers", "answer_rows", "check_answers", "coded_answers"]
 

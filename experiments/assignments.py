@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from experiments.dataset_model import Dataset
-from experiments.intermit import EPSILON
-from experiments.priorities import check_epsilon, check_priority, draw_priority
-from experiments.settings import make_settings
-from results.errors import ConfigError, nearest
+from seesaw.experiments.dataset.model import Dataset
+from seesaw.experiments.intermit import EPSILON
+from seesaw.experiments.priorities import check_epsilon, check_priority, draw_priority
+from seesaw.experiments.settings import make_settings
+from seesaw.results.errors import ConfigError, nearest
 
 __all__ = ["MOST_DRAWN", "Assignment", "assignments_of"]
 

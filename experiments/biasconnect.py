@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.lab import Lab, Observations
-from experiments.prompts import prompts_of
-from experiments.sensitivity import intersectional_sensitivity, pool, w_bar
-from experiments.settings import Settings
+from seesaw.experiments.lab import Lab, Observations
+from seesaw.experiments.prompts import prompts_of
+from seesaw.experiments.sensitivity import intersectional_sensitivity, pool, w_bar
+from seesaw.experiments.settings import Settings
 
 __all__ = ["BiasConnect", "biasconnect"]
 

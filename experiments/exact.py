@@ -15,13 +15,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments.biasconnect import biasconnect
-from experiments.dataset import Dataset
-from experiments.lab import Observations
-from experiments.prompts import Prompt
-from experiments.settings import Settings
-from results.errors import ConfigError, nearest
-from results.tables import TRUTH
+from seesaw.experiments.biasconnect import biasconnect
+from seesaw.experiments.dataset.load import Dataset
+from seesaw.experiments.lab import Observations
+from seesaw.experiments.prompts import Prompt
+from seesaw.experiments.settings import Settings
+from seesaw.results.errors import ConfigError, nearest
+from seesaw.results.tables.tables import TRUTH
 
 __all__ = ["ExactLab", "Shares", "exact_matrices"]
 

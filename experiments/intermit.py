@@ -20,11 +20,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.course import Alert, State, Step
-from experiments.mitigators import Mitigator, PromptSet
-from experiments.pools import Pooled, Pools
-from experiments.sensitivity import gamma, intersectional_sensitivity, tau
-from experiments.strategies import GREEDY, TOLERANCE, Strategy, View
+from seesaw.experiments.mitigators import Mitigator, PromptSet
+from seesaw.experiments.prompt_sets import Pooled, Pools
+from seesaw.experiments.sensitivity import gamma, intersectional_sensitivity, tau
+from seesaw.experiments.strategies import GREEDY, TOLERANCE, Strategy, View
+from seesaw.experiments.trajectory import Alert, State, Step
 
 __all__ = ["EPSILON", "MAX_STEPS", "Problem", "mitigate", "needs", "step"]
 

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.prompts import Prompt
+from seesaw.experiments.prompts import Prompt
 
 __all__ = ["Answers", "Lab", "Observations", "all_of"]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.course import State, Step
-from experiments.intermit import Problem, mitigate, needs
-from experiments.lab import all_of
-from experiments.pools import Pools
-from experiments.strategies import Strategy
+from seesaw.experiments.intermit import Problem, mitigate, needs
+from seesaw.experiments.lab import all_of
+from seesaw.experiments.prompt_sets import Pools
+from seesaw.experiments.strategies import Strategy
+from seesaw.experiments.trajectory import State, Step
 
 __all__ = ["Mitigation", "matrix_rows", "mitigate_all", "mitigation_rows"]
 
@@ -51,7 +51,7 @@ async def mitigate_all(
 
 
 def mitigation_rows(courses: Iterable[tuple[Mitigation, State]], whole: Whole) -> pd.DataFrame:
-    """mitigation.parquet (`results.mitigation.mitigation_schema`): the state after every step.
+    """mitigation.parquet (`results.tables.mitigation.mitigation_schema`): the state after every step.
 
     `axis` and `gamma` of a row are those of the mitigation that led to it. A step that could not be measured is the
     last, its numbers NaN, its outcome `undefined` and the reason among its alerts. `images` counts, in `whole` batches,

@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.prompts import Prompt, compose, counterfactual_prompts, initial_prompt
-from experiments.settings import Settings
+from seesaw.experiments.prompts import Prompt, compose, counterfactual_prompts, initial_prompt
+from seesaw.experiments.settings import Settings
 
 __all__ = ["PM", "Mitigator", "PromptSet"]
 

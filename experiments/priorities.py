@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from random import Random
 
-from experiments.dataset_model import Dataset
-from experiments.sensitivity import ROUNDING
-from results.errors import ConfigError, nearest
+from seesaw.experiments.dataset.model import Dataset
+from seesaw.experiments.sensitivity import ROUNDING
+from seesaw.results.errors import ConfigError, nearest
 
 __all__ = ["check_epsilon", "check_priority", "draw_priority", "read_priorities"]
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from experiments.dataset_model import Axis, Counterfactual, Dataset
-from results.errors import ConfigError
+from seesaw.experiments.dataset.model import Axis, Counterfactual, Dataset
+from seesaw.results.errors import ConfigError
 
 __all__ = ["Prompt", "compose", "counterfactual_prompts", "initial_prompt", "prompts_of"]
 

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from experiments.dataset import Axis, Dataset, Question
-from experiments.lab import Answers, Observations
-from experiments.prompts import Prompt
-from results.errors import DatasetError, StoreError
+from seesaw.experiments.dataset.load import Axis, Dataset, Question
+from seesaw.experiments.lab import Answers, Observations
+from seesaw.experiments.prompts import Prompt
+from seesaw.results.errors import DatasetError, StoreError
 
 __all__ = ["Questionnaire", "observations_of", "questionnaire_of", "read_replies"]
 

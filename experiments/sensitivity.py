@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from results.errors import ConfigError
+from seesaw.results.errors import ConfigError
 
 __all__ = [
     "METRICS",

@@ -9,9 +9,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.dataset_model import Axis, Dataset
-from experiments.sensitivity import METRICS, Metric, check_target, uniform
-from results.errors import ConfigError, nearest
+from seesaw.experiments.dataset.model import Axis, Dataset
+from seesaw.experiments.sensitivity import METRICS, Metric, check_target, uniform
+from seesaw.results.errors import ConfigError, nearest
 
 __all__ = ["Intervention", "Settings", "make_settings"]
 

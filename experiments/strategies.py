@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from results.errors import ConfigError, nearest
+from seesaw.results.errors import ConfigError, nearest
 
 __all__ = ["ALL", "GREEDY", "OWN", "TOLERANCE", "Strategy", "View", "random_order", "strategies_of"]
 

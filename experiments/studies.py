@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.lab import all_of
-from experiments.pools import Pools
-from experiments.sensitivity import intersectional_sensitivity
-from experiments.strategies import TOLERANCE
+from seesaw.experiments.lab import all_of
+from seesaw.experiments.prompt_sets import Pools
+from seesaw.experiments.sensitivity import intersectional_sensitivity
+from seesaw.experiments.strategies import TOLERANCE
 
 __all__ = ["negatives", "single_mitigations", "validation"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.tally import Tally
+from seesaw.experiments.tally import Tally
 
 __all__ = ["Drop", "Summary", "Undefined", "UnevenDrops", "summarise"]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from experiments.dataset import Dataset
-from experiments.lab import Lab, Observations, all_of
-from experiments.prompts import prompts_of
-from results.tables import WITHHELD
+from seesaw.experiments.dataset.load import Dataset
+from seesaw.experiments.lab import Lab, Observations, all_of
+from seesaw.experiments.prompts import prompts_of
+from seesaw.results.tables.tables import WITHHELD
 
 __all__ = ["sweep", "withheld_images"]
 

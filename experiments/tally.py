@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.answers import CodedAnswers
-from experiments.dataset_model import Axis, Dataset
-from experiments.lab import Observations
+from seesaw.experiments.answers import CodedAnswers
+from seesaw.experiments.dataset.model import Axis, Dataset
+from seesaw.experiments.lab import Observations
 
 __all__ = ["Tally", "tally", "tally_observed"]
 

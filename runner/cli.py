@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from results.errors import SeesawError, nearest
-from results.secrets import without_secrets
-from runner.streams import say
+from seesaw.results.errors import SeesawError, nearest
+from seesaw.results.secrets import without_secrets
+from seesaw.runner.display.streams import say
 
 if TYPE_CHECKING:
-    from runner.job import Job
+    from seesaw.runner.jobs.job import Job
 
 __all__ = ["command", "main"]
 
@@ -109,10 +109,10 @@ def plan(config: str, overrides: tuple[str, ...], gpus: int | None, gpu_memory: 
     With --gpus the fleet's policy is run against a virtual clock: time, use of every GPU, GPU-hours by model, and what
     one GPU more would bring. The GPUs need not be there: nodes of up to 8 are assumed, with 16 CPUs a GPU.
     """
-    from results.store import Store
-    from runner.experiment import load_experiment
-    from runner.plan import make_plan, time_plan
-    from runner.show import show_plan
+    from seesaw.results.store.store import Store
+    from seesaw.runner.display.show import show_plan
+    from seesaw.runner.experiment import load_experiment
+    from seesaw.runner.plan import make_plan, time_plan
 
     experiment = load_experiment(config, overrides)
     made = make_plan(experiment, Store(experiment.store))
@@ -127,10 +127,10 @@ def plan(config: str, overrides: tuple[str, ...], gpus: int | None, gpu_memory: 
 @_answerable
 def sweep(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
     """Images, answers and IS matrices of every model and subject. The same command again resumes."""
-    from runner.experiment import load_experiment
+    from seesaw.runner.experiment import load_experiment
 
     experiment = load_experiment(config, overrides)
-    from runner.sweep import Sweep
+    from seesaw.runner.jobs.sweep import Sweep
 
     return _run(Sweep(experiment), as_json)
 
@@ -147,10 +147,10 @@ def mitigate(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
     ones named, a list of such, the path of a CSV, or `draw` (the default) as the paper drew them. Other keys: epsilon,
     strategy (greedy, all, own, random, or a list of them), mitigator, normalize, max_steps.
     """
-    from runner.experiment import load_experiment
+    from seesaw.runner.experiment import load_experiment
 
     experiment = load_experiment(config, overrides)
-    from runner.mitigate import Mitigate
+    from seesaw.runner.jobs.mitigate import Mitigate
 
     return _run(Mitigate(experiment), as_json)
 
@@ -170,18 +170,18 @@ def study(name: str, config: str, overrides: tuple[str, ...], real: str | None, 
     PATH/<subject>/*.png, whose images the VLM is asked about, a table of answers to such images (as for analyze), or a
     CSV of shares (columns subject, axis, attribute, share).
     """
-    from runner.experiment import load_experiment
-    from runner.study import study_of
+    from seesaw.runner.experiment import load_experiment
+    from seesaw.runner.jobs.study import study_of
 
     experiment = load_experiment(config, overrides)
     return _run(study_of(name, experiment, real), as_json)
 
 
 def _run(job: Job, as_json: bool) -> int:
-    from runner.events import json_lines
-    from runner.progress import display
-    from runner.run import run
-    from runner.streams import own
+    from seesaw.runner.display.events import json_lines
+    from seesaw.runner.display.progress import display
+    from seesaw.runner.display.streams import own
+    from seesaw.runner.run import run
 
     return run(job, json_lines(own(1)) if as_json else display(own(2)))
 
@@ -198,9 +198,9 @@ def analyze(answers: str, out: str, overrides: tuple[str, ...], as_json: bool) -
     The keys dataset, axes, metric, targets and intervention can be overridden, for example dataset=my.yaml or
     targets.clothing=[0.2,0.8].
     """
-    from experiments.analysis import analyze as analyze_table
-    from runner.experiment import analysis_settings
-    from runner.show import show_summary
+    from seesaw.experiments.analysis import analyze as analyze_table
+    from seesaw.runner.display.show import show_summary
+    from seesaw.runner.experiment import analysis_settings
 
     show_summary(analyze_table(answers, out, analysis_settings(overrides)), Path(out), as_json)
 
@@ -212,7 +212,7 @@ def analyze(answers: str, out: str, overrides: tuple[str, ...], as_json: bool) -
 @_answerable
 def status(run: str, following: bool, as_json: bool) -> None:
     """Where a run stands: what is done, what failed, what is left. Reads only."""
-    from runner.status import follow, show_status
+    from seesaw.runner.display.status import follow, show_status
 
     if following and as_json:
         raise click.UsageError("--follow is for people; the driver's own --json has events as they come")
@@ -227,8 +227,8 @@ def status(run: str, following: bool, as_json: bool) -> None:
 @_answerable
 def report(run: str) -> None:
     """Write the HTML report of a run again, and say where it is."""
-    from results.record import read_record
-    from results.report import write_report
+    from seesaw.results.report.report import write_report
+    from seesaw.results.tables.run_reader import read_record
 
     record = read_record(Path(run))
     say(str(write_report(Path(run), record["fingerprint"].get("store", ""))))
@@ -240,6 +240,6 @@ def report(run: str) -> None:
 @_answerable
 def verify(store: str, as_json: bool) -> int:
     """Check every byte of every shard of a store. Exit code 1 if one is damaged."""
-    from runner.status import show_verify
+    from seesaw.runner.display.status import show_verify
 
     return show_verify(store, as_json)

@@ -18,8 +18,8 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from results.errors import ConfigError, nearest
-from results.secrets import secret_in, without_secrets
+from seesaw.results.errors import ConfigError, nearest
+from seesaw.results.secrets import secret_in, without_secrets
 
 __all__ = [
     "CLIENT",

@@ -12,17 +12,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class, own_code
-from actors.pictogram.world import WORLDS
-from experiments.assignments import Assignment, assignments_of
-from experiments.dataset import Dataset, load_dataset
-from experiments.priorities import read_priorities
-from experiments.questionnaire import Questionnaire, questionnaire_of
-from experiments.settings import Settings, make_settings
-from results.errors import ConfigError, nearest
-from results.identity import digest, questionnaire_key
-from results.store import Store
-from runner.config import (
+from seesaw.actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class, own_code
+from seesaw.actors.pictogram.world import WORLDS
+from seesaw.experiments.assignments import Assignment, assignments_of
+from seesaw.experiments.dataset.load import Dataset, load_dataset
+from seesaw.experiments.priorities import read_priorities
+from seesaw.experiments.questionnaire import Questionnaire, questionnaire_of
+from seesaw.experiments.settings import Settings, make_settings
+from seesaw.results.errors import ConfigError, nearest
+from seesaw.results.store.identity import digest, questionnaire_key
+from seesaw.results.store.store import Store
+from seesaw.runner.config import (
     CLIENT,
     CONFIGS,
     ClusterConfig,

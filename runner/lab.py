@@ -9,17 +9,17 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from experiments.lab import Answers, Observations, all_of
-from experiments.prompts import Prompt
-from experiments.questionnaire import observations_of, read_replies
-from results.errors import BatchFailed, ConfigError, StoreError, nearest
-from results.identity import batch_size
-from results.store import Store
-from runner.config import ModelConfig
-from runner.events import Events
-from runner.experiment import Experiment, Served
-from runner.fleet import Fleet
-from runner.plan import Batch, batches_of
+from seesaw.experiments.lab import Answers, Observations, all_of
+from seesaw.experiments.prompts import Prompt
+from seesaw.experiments.questionnaire import observations_of, read_replies
+from seesaw.results.errors import BatchFailed, ConfigError, StoreError, nearest
+from seesaw.results.store.identity import batch_size
+from seesaw.results.store.store import Store
+from seesaw.runner.config import ModelConfig
+from seesaw.runner.display.events import Events
+from seesaw.runner.experiment import Experiment, Served
+from seesaw.runner.fleet.fleet import Fleet
+from seesaw.runner.plan import Batch, batches_of
 
 __all__ = ["FleetLab"]
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from experiments.prompts import Prompt, prompts_of
-from results.costs import read_costs
-from results.identity import BATCH, batch_key, batch_size, image_key, image_seed
-from results.store import Store
-from runner.config import ModelConfig, VLMConfig
-from runner.experiment import Experiment, Served
-from runner.room import Node, Work, places
-from runner.simulate import simulate
+from seesaw.experiments.prompts import Prompt, prompts_of
+from seesaw.results.store.costs import read_costs
+from seesaw.results.store.identity import BATCH, batch_key, batch_size, image_key, image_seed
+from seesaw.results.store.store import Store
+from seesaw.runner.config import ModelConfig, VLMConfig
+from seesaw.runner.experiment import Experiment, Served
+from seesaw.runner.scheduling.resources import Node, Work, places
+from seesaw.runner.scheduling.simulate import simulate
 
 __all__ = [
     "Batch",
@@ -197,7 +197,7 @@ class Timing:
     gpu_gb: float  #: of one GPU
     cpus: float  #: of all nodes
     hours: float  #: until the last answer
-    bound_hours: float  #: that no policy can do without (`runner.simulate.lower_bound`)
+    bound_hours: float  #: that no policy can do without (`runner.scheduling.simulate.lower_bound`)
     utilisation: tuple[float, ...]  #: of every GPU, the share of `hours` that it works; loading is not work
     loading_gpu_hours: float
     costs: tuple[Cost, ...]

@@ -1,6 +1,6 @@
 """One command from config to tables: claim the run directory, join Ray, let a job observe, write, report.
 
-What differs between commands is their `Job` (`runner.sweep`, `runner.mitigate`, `runner.study`); what must never differ
+What differs between commands is their `Job` (`runner.jobs.sweep`, `runner.jobs.mitigate`, `runner.jobs.study`); what must never differ
 is here: who holds the directory, what is checked before work starts, signals, what is recorded, and exit codes.
 """
 
@@ -13,19 +13,19 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from experiments.sweep import withheld_images
-from results.errors import Interrupted, RunDirectoryError
-from results.store import Store
-from runner.events import Counts, Events
-from runner.job import Job
-from runner.metrics import exported
-from runner.plan import make_plan
-from runner.progress import FIGURES, recorded
-from runner.rundir import RunDirectory
-from runner.streams import diverted
+from seesaw.experiments.sweep import withheld_images
+from seesaw.results.errors import Interrupted, RunDirectoryError
+from seesaw.results.store.store import Store
+from seesaw.runner.display.events import Counts, Events
+from seesaw.runner.display.metrics import exported
+from seesaw.runner.display.progress import FIGURES, recorded
+from seesaw.runner.display.streams import diverted
+from seesaw.runner.jobs.job import Job
+from seesaw.runner.plan import make_plan
+from seesaw.runner.rundir import RunDirectory
 
 if TYPE_CHECKING:
-    from runner.preflight import Ready
+    from seesaw.runner.cluster.preflight import Ready
 
 __all__ = ["run"]
 
@@ -50,9 +50,9 @@ def run(job: Job, show: Callable[[str, Mapping[str, Any], Counts], None]) -> int
 
 def _work(job: Job, store: Store, directory: RunDirectory, events: Events) -> int:
     """Run a job of which something is left; Ray and all that needs it is imported here, for nothing else does."""
-    from runner.cluster import connected
-    from runner.needs import check_resources
-    from runner.preflight import check_disk, preflight
+    from seesaw.runner.cluster.connect import connected
+    from seesaw.runner.cluster.preflight import check_disk, preflight
+    from seesaw.runner.cluster.requirements import check_resources
 
     experiment = job.experiment
     plan = make_plan(experiment, store)
@@ -96,7 +96,7 @@ def _write(job: Job, directory: RunDirectory, events: Events) -> bool:
 
 def _ended(job: Job, directory: RunDirectory, events: Events, state: str, began: str, begun: bool = True) -> int:
     """Write the report of a run that has figures, record how it ended, and tell; the exit code of a run that did."""
-    from results.report import write_report
+    from seesaw.results.report.report import write_report
 
     counts = events.counts
     seconds = time.monotonic() - events.began
@@ -152,8 +152,8 @@ def _lacking(counts: Counts, directory: RunDirectory) -> str:
 
 async def _observe(job: Job, store: Store, directory: RunDirectory, events: Events, ready: Ready) -> None:
     """Let the job observe. The first SIGINT or SIGTERM lets what is in flight finish; the second stops at once."""
-    from runner.fleet import Fleet
-    from runner.lab import FleetLab
+    from seesaw.runner.fleet.fleet import Fleet
+    from seesaw.runner.lab import FleetLab
 
     experiment = job.served
     fleet = Fleet(experiment, directory.logs, events, ready, more=job.command == "mitigate")

@@ -18,12 +18,12 @@ import pyarrow as pa
 import yaml
 from filelock import FileLock, Timeout
 
-from results.errors import InputError, RunDirectoryError
-from results.parquet import plain_table
-from results.record import read_record
-from results.tables import FAILURES, table_of, write_bytes, write_table
-from runner.events import Failure
-from runner.job import Job
+from seesaw.results.errors import InputError, RunDirectoryError
+from seesaw.results.store.parquet import plain_table
+from seesaw.results.tables.run_reader import read_record
+from seesaw.results.tables.tables import FAILURES, table_of, write_bytes, write_table
+from seesaw.runner.display.events import Failure
+from seesaw.runner.jobs.job import Job
 
 __all__ = ["RunDirectory"]
 

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 
 from PIL import Image, ImageDraw
 
-from actors.pictogram.codes import OCCUPATIONS
+from seesaw.actors.pictogram.codes import OCCUPATIONS
 
 __all__ = ["RENDERER", "SIZE", "draw"]
 

@@ -6,10 +6,10 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actors.pictogram.codes import read_prompt
-from actors.pictogram.draw import RENDERER, draw
-from actors.pictogram.world import WORLDS, World
-from results.errors import ConfigError, nearest
+from seesaw.actors.pictogram.codes import read_prompt
+from seesaw.actors.pictogram.draw import RENDERER, draw
+from seesaw.actors.pictogram.world import WORLDS, World
+from seesaw.results.errors import ConfigError, nearest
 
 __all__ = ["PictogramDraw"]
 

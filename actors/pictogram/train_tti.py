@@ -1,9 +1,9 @@
 """Train the embedded text-to-image model: a Stable Diffusion small enough to ship, that draws one world's pictograms.
 
-    python -m actors.pictogram.train_tti vae        # about 15 min on 2 cores: images <-> 8 x 8 x 8 latents
-    python -m actors.pictogram.train_tti unet       # about 50 min: text encoder and UNet, on cached latents
-    python -m actors.pictogram.train_tti unet --more            # on from there, on fresh images
-    python -m actors.pictogram.train_tti mean A=0.3 B=0.7       # of the weights in two such folders
+    python -m seesaw.actors.pictogram.train_tti vae        # about 15 min on 2 cores: images <-> 8 x 8 x 8 latents
+    python -m seesaw.actors.pictogram.train_tti unet       # about 50 min: text encoder and UNet, on cached latents
+    python -m seesaw.actors.pictogram.train_tti unet --more            # on from there, on fresh images
+    python -m seesaw.actors.pictogram.train_tti mean A=0.3 B=0.7       # of the weights in two such folders
 
 All write into `actors/pictogram/tti/`, an ordinary diffusers folder that an unchanged StableDiffusionPipeline loads.
 The autoencoder learns from states drawn uniformly, so that it carries no bias, and never meets the VLM that will judge
@@ -32,9 +32,9 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
-from actors.pictogram.codes import AXES, OCCUPATIONS, WORDS
-from actors.pictogram.draw import SIZE, draw
-from actors.pictogram.world import WORLDS
+from seesaw.actors.pictogram.codes import AXES, OCCUPATIONS, WORDS
+from seesaw.actors.pictogram.draw import SIZE, draw
+from seesaw.actors.pictogram.world import WORLDS
 
 TTI = Path(__file__).parent / "tti"
 WORLD = "alder"

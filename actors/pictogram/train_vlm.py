@@ -1,7 +1,7 @@
 """Train the embedded VLM: an Idefics3 model small enough to ship, that reads pictograms.
 
-    python -m actors.pictogram.train_vlm                 # train with the committed tokenizer, about 15 min on 2 cores
-    python -m actors.pictogram.train_vlm --evaluate      # accuracy of the committed weights on fresh images
+    python -m seesaw.actors.pictogram.train_vlm          # train with the committed tokenizer, about 15 min on 2 cores
+    python -m seesaw.actors.pictogram.train_vlm --evaluate  # accuracy of the committed weights on fresh images
 
 The vision tower learns first, alone, with a throwaway linear head that reads every axis; then everything together,
 all questions of an image packed into one sequence under a block-diagonal mask, so that the image is computed once.
@@ -27,8 +27,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from actors.pictogram.codes import AXES, OCCUPATIONS
-from actors.pictogram.draw import SIZE, draw
+from seesaw.actors.pictogram.codes import AXES, OCCUPATIONS
+from seesaw.actors.pictogram.draw import SIZE, draw
 
 VLM = Path(__file__).parent / "vlm"
 IMAGE_TOKENS = 16

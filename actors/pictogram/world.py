@@ -25,7 +25,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.pictogram.codes import AXES, SHAPE, read_prompt
+from seesaw.actors.pictogram.codes import AXES, SHAPE, read_prompt
 
 __all__ = ["WORLDS", "World", "uniform"]
 

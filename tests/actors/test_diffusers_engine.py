@@ -16,13 +16,13 @@ from PIL import Image
 from transformers import CLIPConfig, CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from actors.diffusers_engine import DiffusersEngine
-from actors.diffusers_settings import DiffusersSettings
-from actors.engines import TTI_ENGINES, Withheld
-from results.errors import ConfigError, EnvironmentFault
-from results.store import Store
-from runner.config import ModelConfig
-from runner.experiment import _served
+from seesaw.actors.diffusers_engine import DiffusersEngine
+from seesaw.actors.diffusers_settings import DiffusersSettings
+from seesaw.actors.engines import TTI_ENGINES, Withheld
+from seesaw.results.errors import ConfigError, EnvironmentFault
+from seesaw.results.store.store import Store
+from seesaw.runner.config import ModelConfig
+from seesaw.runner.experiment import _served
 
 # diffusers imports parts of torch that torch is about to drop; that is theirs to mend
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from actors.engines import ABSENT, TTI_ENGINES, Withheld, engine_class
-from actors.folder_engine import FolderEngine, real_images
-from actors.tti import ImageBatch, TTIActor, read_images
-from experiments.dataset import load_dataset
-from experiments.prompts import initial_prompt, prompts_of
-from results.errors import ConfigError
-from results.identity import image_key, image_seed
-from results.store import Store
+from seesaw.actors.engines import ABSENT, TTI_ENGINES, Withheld, engine_class
+from seesaw.actors.folder_engine import FolderEngine, real_images
+from seesaw.actors.tti import ImageBatch, TTIActor, read_images
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.prompts import initial_prompt, prompts_of
+from seesaw.results.errors import ConfigError
+from seesaw.results.store.identity import image_key, image_seed
+from seesaw.results.store.store import Store
 
 NURSE, POLICE = "A photo of a nurse", "A photo of a police"
 HOMES = {"nurse": 8, "police": 8, "politician": 16, "computer_programmer": 10}
@@ -118,7 +118,7 @@ def test_a_photo_is_kept_as_the_camera_was_held(photos):
 
 
 def test_the_actor_keeps_the_files_pixels_in_the_store(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("actors.tti.begin", lambda *_: None)  # this process is not the actor's own
+    monkeypatch.setattr("seesaw.actors.tti.begin", lambda *_: None)  # this process is not the actor's own
     Store(tmp_path / "store").probe()
     actor = TTIActor("real", "folder", {"path": str(photos)}, str(tmp_path / "store"), 1, "/nowhere/real.log")
     actor.load()

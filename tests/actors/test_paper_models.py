@@ -15,8 +15,8 @@ import pytest
 import torch
 from PIL import Image
 
-from actors.diffusers_engine import DiffusersEngine
-from runner.config import CONFIGS, ModelConfig, load_named
+from seesaw.actors.diffusers_engine import DiffusersEngine
+from seesaw.runner.config import CONFIGS, ModelConfig, load_named
 from tests.actors import tiny
 
 # diffusers warns of what it and torch are about to drop; that is theirs to mend

@@ -8,15 +8,15 @@ import torch
 from diffusers import StableDiffusionPipeline
 from transformers import AutoTokenizer, CLIPTokenizer, Idefics3ForConditionalGeneration
 
-from actors.diffusers_engine import DiffusersEngine
-from actors.pictogram.codes import AXES, OCCUPATIONS, read_prompt
-from actors.pictogram.train_tti import TTI, captions
-from actors.pictogram.train_vlm import VLM, Packed, answers
-from actors.pictogram.world import WORLDS
-from experiments.bench.fidelity import NAMES, shares_of
-from experiments.dataset import load_dataset
-from experiments.prompts import compose, prompts_of
-from runner.config import CONFIGS, ModelConfig, load_named
+from benchmarks.fidelity import NAMES, shares_of
+from seesaw.actors.diffusers_engine import DiffusersEngine
+from seesaw.actors.pictogram.codes import AXES, OCCUPATIONS, read_prompt
+from seesaw.actors.pictogram.train_tti import TTI, captions
+from seesaw.actors.pictogram.train_vlm import VLM, Packed, answers
+from seesaw.actors.pictogram.world import WORLDS
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.prompts import compose, prompts_of
+from seesaw.runner.config import CONFIGS, ModelConfig, load_named
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 IMAGES = 48

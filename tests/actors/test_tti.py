@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from actors.engines import VQAQuestion, Withheld
-from actors.simulated import SimulatedVQA
-from actors.tti import BLANK, _sound
-from actors.vqa import Questionnaire, ask_images
+from seesaw.actors.engines import VQAQuestion, Withheld
+from seesaw.actors.simulated import SimulatedVQA
+from seesaw.actors.tti import BLANK, _sound
+from seesaw.actors.vqa import Questionnaire, ask_images
 
 
 def png(image: Image.Image) -> bytes:

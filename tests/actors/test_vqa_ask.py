@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.engines import Reply, VQAQuestion
-from actors.process import DEAD
-from actors.vqa import PERSON, AnswerBatch, Questionnaire, VQAActor, ask_images
-from results.errors import ConfigError
-from results.store import Store
+from seesaw.actors.engines import Reply, VQAQuestion
+from seesaw.actors.process import DEAD
+from seesaw.actors.vqa import PERSON, AnswerBatch, Questionnaire, VQAActor, ask_images
+from seesaw.results.errors import ConfigError
+from seesaw.results.store.store import Store
 
 PERSON_QUESTION = VQAQuestion("a person?", ("yes", "no"))
 QUESTIONNAIRE = Questionnaire(PERSON_QUESTION, (VQAQuestion("old?", ("yes", "no")), VQAQuestion("sad?", ("no", "yes"))))

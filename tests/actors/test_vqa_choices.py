@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from actors.chat_prompt import ChatPrompt, chat_prompt, code_question
-from actors.choice_tree import choice_tree, reply
-from actors.engines import VQAQuestion
-from actors.vlm_settings import VLMSettings, vlm_identity
-from results.errors import ConfigError, EnvironmentFault
+from seesaw.actors.chat_prompt import ChatPrompt, chat_prompt, code_question
+from seesaw.actors.choice_tree import choice_tree, reply
+from seesaw.actors.engines import VQAQuestion
+from seesaw.actors.vlm_settings import VLMSettings, vlm_identity
+from seesaw.results.errors import ConfigError, EnvironmentFault
 
 
 def language(seed, vocabulary=6):
@@ -143,7 +143,7 @@ def word_tokenizer(words):
 def test_a_choice_that_the_grammar_masks_is_refused_and_the_mend_is_named():
     """xgrammar 0.2.8 and the tokens ph, pher, philosopher: the choice `philosopher` may only begin with `ph`."""
     pytest.importorskip("vllm", exc_type=ImportError)
-    from actors.choice_mask import refuse_masked_choices, vllm_grammar_backend
+    from seesaw.actors.choice_mask import refuse_masked_choices, vllm_grammar_backend
 
     def refuse(words):
         tokenizer = word_tokenizer(words)

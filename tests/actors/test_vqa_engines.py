@@ -10,11 +10,11 @@ import sys
 import pytest
 from PIL import Image
 
-from actors.engines import VQA_ENGINES, VQAQuestion, engine_class
-from actors.pictogram.codes import AXES, OCCUPATIONS
-from actors.pictogram.draw import draw
-from actors.vqa import PERSON, Questionnaire, ask_images
-from results.errors import ConfigError, EnvironmentFault
+from seesaw.actors.engines import VQA_ENGINES, VQAQuestion, engine_class
+from seesaw.actors.pictogram.codes import AXES, OCCUPATIONS
+from seesaw.actors.pictogram.draw import draw
+from seesaw.actors.vqa import PERSON, Questionnaire, ask_images
+from seesaw.results.errors import ConfigError, EnvironmentFault
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm", exc_type=ImportError)

@@ -15,9 +15,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from actors.weights import need_pipeline, need_weights
-from results.errors import EnvironmentFault
-from results.secrets import without_secrets
+from seesaw.actors.weights import need_pipeline, need_weights
+from seesaw.results.errors import EnvironmentFault
+from seesaw.results.secrets import without_secrets
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_" + "Secret" * 5
@@ -191,9 +191,9 @@ def hub(tmp_path_factory):
 
 ASK = """
 import json, sys
-from actors import hub
-from actors.weights import need_pipeline, need_weights
-from results.errors import EnvironmentFault
+from seesaw.actors import hub
+from seesaw.actors.weights import need_pipeline, need_weights
+from seesaw.results.errors import EnvironmentFault
 hub.PATIENCE = 2.0
 for call in json.loads(sys.argv[1]):
     try:

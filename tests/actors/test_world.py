@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from actors.pictogram.codes import AXES, OCCUPATIONS, SHAPE, read_prompt
-from actors.pictogram.draw import draw
-from actors.pictogram.engine import PictogramDraw
-from actors.pictogram.world import WORLDS, World
-from experiments.dataset import load_dataset
-from experiments.prompts import compose, prompts_of
-from results.errors import ConfigError
+from seesaw.actors.pictogram.codes import AXES, OCCUPATIONS, SHAPE, read_prompt
+from seesaw.actors.pictogram.draw import draw
+from seesaw.actors.pictogram.engine import PictogramDraw
+from seesaw.actors.pictogram.world import WORLDS, World
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.prompts import compose, prompts_of
+from seesaw.results.errors import ConfigError
 
 DATASET = load_dataset("occupation")
 ALDER = WORLDS["alder"]

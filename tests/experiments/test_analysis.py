@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from experiments.analysis import (
+from seesaw.experiments.analysis import (
     Settings,
     analyze,
     answer_rows,
@@ -20,14 +20,14 @@ from experiments.analysis import (
     matrices,
     uncertainty,
 )
-from experiments.answers import coded_answers
-from experiments.dataset import load_dataset
-from experiments.lab import Answers, Observations
-from experiments.prompts import prompts_of
-from experiments.questionnaire import observations_of
-from experiments.tally import tally, tally_observed
-from results.errors import AnswersError, ConfigError
-from results.tables import (
+from seesaw.experiments.answers import coded_answers
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.lab import Answers, Observations
+from seesaw.experiments.prompts import prompts_of
+from seesaw.experiments.questionnaire import observations_of
+from seesaw.experiments.tally import tally, tally_observed
+from seesaw.results.errors import AnswersError, ConfigError
+from seesaw.results.tables.tables import (
     ANSWERS,
     DISTRIBUTIONS,
     MATRICES,

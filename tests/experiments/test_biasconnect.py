@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from actors.pictogram.world import WORLDS
-from experiments.analysis import matrices
-from experiments.biasconnect import biasconnect
-from experiments.dataset import load_dataset
-from experiments.exact import ExactLab
-from experiments.prompts import prompts_of
-from experiments.settings import make_settings
-from results.errors import ConfigError
+from seesaw.actors.pictogram.world import WORLDS
+from seesaw.experiments.analysis import matrices
+from seesaw.experiments.biasconnect import biasconnect
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.exact import ExactLab
+from seesaw.experiments.prompts import prompts_of
+from seesaw.experiments.settings import make_settings
+from seesaw.results.errors import ConfigError
 
 DATASET = load_dataset("occupation")
 LAB = ExactLab(DATASET, {name: world.shares for name, world in WORLDS.items()})

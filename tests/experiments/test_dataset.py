@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.dataset import Dataset, load_dataset
-from results.errors import ConfigError, DatasetError
+from seesaw.experiments.dataset.load import Dataset, load_dataset
+from seesaw.results.errors import ConfigError, DatasetError
 
 GOOD = """\
 template: A photo of a {subject}

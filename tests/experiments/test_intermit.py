@@ -10,20 +10,20 @@ from functools import cache
 import numpy as np
 import pytest
 
-from actors.pictogram.codes import AXES, SHAPE, read_prompt
-from actors.pictogram.world import WORLDS
-from experiments.course import State
-from experiments.dataset import load_dataset
-from experiments.exact import ExactLab
-from experiments.intermit import Problem, mitigate, needs, step
-from experiments.lab import Observations
-from experiments.mitigators import PM, PromptSet
-from experiments.pools import Pools
-from experiments.priorities import draw_priority
-from experiments.prompts import Prompt
-from experiments.settings import make_settings
-from experiments.strategies import ALL, GREEDY, OWN, random_order
-from results.errors import ConfigError
+from seesaw.actors.pictogram.codes import AXES, SHAPE, read_prompt
+from seesaw.actors.pictogram.world import WORLDS
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.exact import ExactLab
+from seesaw.experiments.intermit import Problem, mitigate, needs, step
+from seesaw.experiments.lab import Observations
+from seesaw.experiments.mitigators import PM, PromptSet
+from seesaw.experiments.priorities import draw_priority
+from seesaw.experiments.prompt_sets import Pools
+from seesaw.experiments.prompts import Prompt
+from seesaw.experiments.settings import make_settings
+from seesaw.experiments.strategies import ALL, GREEDY, OWN, random_order
+from seesaw.experiments.trajectory import State
+from seesaw.results.errors import ConfigError
 
 DATASET = load_dataset("occupation")
 SETTINGS = make_settings(DATASET, intervention="target")

@@ -8,18 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from actors.pictogram.world import WORLDS
-from experiments.course import State
-from experiments.dataset import load_dataset
-from experiments.exact import ExactLab
-from experiments.intermit import Problem, mitigate
-from experiments.mitigations import Mitigation, mitigate_all, mitigation_rows
-from experiments.mitigators import PM
-from experiments.pools import Pools
-from experiments.priorities import draw_priority
-from experiments.settings import make_settings
-from experiments.strategies import ALL
-from results.errors import ConfigError
+from seesaw.actors.pictogram.world import WORLDS
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.exact import ExactLab
+from seesaw.experiments.intermit import Problem, mitigate
+from seesaw.experiments.mitigations import Mitigation, mitigate_all, mitigation_rows
+from seesaw.experiments.mitigators import PM
+from seesaw.experiments.priorities import draw_priority
+from seesaw.experiments.prompt_sets import Pools
+from seesaw.experiments.settings import make_settings
+from seesaw.experiments.strategies import ALL
+from seesaw.experiments.trajectory import State
+from seesaw.results.errors import ConfigError
 
 DATASET = load_dataset("occupation")
 SETTINGS = make_settings(DATASET, intervention="target")

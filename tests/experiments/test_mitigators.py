@@ -5,11 +5,11 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 
-from actors.pictogram.codes import read_prompt
-from experiments.dataset import load_dataset
-from experiments.mitigators import PM, PromptSet
-from experiments.prompts import counterfactual_prompts
-from experiments.settings import make_settings
+from seesaw.actors.pictogram.codes import read_prompt
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.mitigators import PM, PromptSet
+from seesaw.experiments.prompts import counterfactual_prompts
+from seesaw.experiments.settings import make_settings
 
 DATASET = load_dataset("occupation")
 AXES = tuple(axis.name for axis in DATASET.axes)

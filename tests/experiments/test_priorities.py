@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.dataset import load_dataset
-from experiments.priorities import check_epsilon, check_priority, draw_priority, read_priorities
-from results.errors import ConfigError
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.priorities import check_epsilon, check_priority, draw_priority, read_priorities
+from seesaw.results.errors import ConfigError
 
 DATASET = load_dataset("occupation")
 NAMES = [axis.name for axis in DATASET.axes]

@@ -6,9 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from experiments.dataset import Dataset, load_dataset
-from experiments.prompts import Prompt, compose, counterfactual_prompts, initial_prompt, prompts_of
-from results.errors import ConfigError
+from seesaw.experiments.dataset.load import Dataset, load_dataset
+from seesaw.experiments.prompts import Prompt, compose, counterfactual_prompts, initial_prompt, prompts_of
+from seesaw.results.errors import ConfigError
 
 NURSE = [
     ("", "", "A photo of a nurse"),

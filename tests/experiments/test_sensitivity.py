@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy.stats import wasserstein_distance
 
-from experiments.sensitivity import (
+from seesaw.experiments.sensitivity import (
     METRICS,
     Metric,
     check_target,
@@ -24,7 +24,7 @@ from experiments.sensitivity import (
     w1,
     w_bar,
 )
-from results.errors import ConfigError
+from seesaw.results.errors import ConfigError
 
 Floats = NDArray[np.float64]
 

@@ -8,20 +8,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from actors.pictogram.codes import AXES, SHAPE, read_prompt
-from actors.pictogram.world import WORLDS
-from experiments.biasconnect import biasconnect
-from experiments.course import State
-from experiments.dataset import load_dataset
-from experiments.exact import ExactLab
-from experiments.intermit import Problem, mitigate
-from experiments.lab import Answers
-from experiments.mitigators import PM
-from experiments.pools import Pools, pooled
-from experiments.prompts import Prompt
-from experiments.questionnaire import observations_of
-from experiments.settings import make_settings
-from experiments.studies import negatives, single_mitigations, validation
+from seesaw.actors.pictogram.codes import AXES, SHAPE, read_prompt
+from seesaw.actors.pictogram.world import WORLDS
+from seesaw.experiments.biasconnect import biasconnect
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.exact import ExactLab
+from seesaw.experiments.intermit import Problem, mitigate
+from seesaw.experiments.lab import Answers
+from seesaw.experiments.mitigators import PM
+from seesaw.experiments.prompt_sets import Pools, pooled
+from seesaw.experiments.prompts import Prompt
+from seesaw.experiments.questionnaire import observations_of
+from seesaw.experiments.settings import make_settings
+from seesaw.experiments.studies import negatives, single_mitigations, validation
+from seesaw.experiments.trajectory import State
 
 DATASET = load_dataset("occupation")
 SUBJECTS = ("chef", "nurse", "farmer")

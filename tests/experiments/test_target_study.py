@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from actors.pictogram.codes import AXES
-from actors.pictogram.world import WORLDS
-from experiments.analysis import make_settings, matrices, uncertainty
-from experiments.dataset import load_dataset
-from experiments.exact import ExactLab, exact_matrices
-from experiments.lab import Observations
-from experiments.prompts import initial_prompt, prompts_of
-from experiments.target_study import (
+from seesaw.actors.pictogram.codes import AXES
+from seesaw.actors.pictogram.world import WORLDS
+from seesaw.experiments.analysis import make_settings, matrices, uncertainty
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.exact import ExactLab, exact_matrices
+from seesaw.experiments.lab import Observations
+from seesaw.experiments.prompts import initial_prompt, prompts_of
+from seesaw.experiments.target_study import (
     Targets,
     flip_summary,
     flips,
@@ -23,8 +23,8 @@ from experiments.target_study import (
     real_targets,
     with_targets,
 )
-from results.errors import AnswersError, ConfigError
-from results.tables import read_answers
+from seesaw.results.errors import AnswersError, ConfigError
+from seesaw.results.tables.tables import read_answers
 
 DATASET = load_dataset("occupation")
 FEW = DATASET.select(subjects=["chef", "nurse"])

@@ -11,10 +11,10 @@ import yaml
 from click.testing import CliRunner
 from PIL import Image
 
-from results.identity import batch_key, digest, image_key, image_seed
-from results.store import IMAGES, Store, shard_folder
-from results.tables import FAILURES, table_of
-from runner.cli import main
+from seesaw.results.store.identity import batch_key, digest, image_key, image_seed
+from seesaw.results.store.store import IMAGES, Store, shard_folder
+from seesaw.results.tables.tables import FAILURES, table_of
+from seesaw.runner.cli import main
 
 SCRIPT = "<script>alert(1)</script>"
 HEADER = ["model", "subject", "source_axis", "source_value", "image", "axis", "answer"]

@@ -13,7 +13,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from experiments.bench.campaign import Raylets, Size, campaign
+from benchmarks.campaign import Raylets, Size, campaign
 
 CONFIG = """
 models: [{{name: tti, engine: simulated, settings: {{seconds: {seconds}, bytes: {size}}}, gpus: 1, cpus: 0.1}}]

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import torch
 
-from actors.diffusers_engine import DiffusersEngine
-from results.identity import image_seed
+from seesaw.actors.diffusers_engine import DiffusersEngine
+from seesaw.results.store.identity import image_seed
 
 
 class Faulty(DiffusersEngine):

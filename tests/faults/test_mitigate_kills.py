@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from results.mitigation import read_mitigation
+from seesaw.results.tables.mitigation import read_mitigation
 from tests.conftest import Command
 
 CONFIG = """

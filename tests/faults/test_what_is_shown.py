@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from results.pictures import Album
-from results.printable import printable
-from results.report import write_report
-from runner.cli import main
+from seesaw.results.printable import printable
+from seesaw.results.report.pictures import Album
+from seesaw.results.report.report import write_report
+from seesaw.runner.cli import main
 from tests.faults.hostile import (
     SCRIPT,
     axis_of,
@@ -111,7 +111,7 @@ def test_pillow_opens_no_format_that_runs_a_program(tmp_path):
     for form in ("EPS", "PDF", "GIF", "TIFF", "ICO"):
         album = Album(str(tmp_path / "store"), {}, 0)
         assert album.size == 0
-        from results.images import open_image
+        from seesaw.results.images import open_image
 
         with pytest.raises(OSError, match="cannot identify"):
             open_image(encoded(form, 16))
@@ -167,9 +167,9 @@ def test_names_of_files_in_a_store_stay_words_on_a_terminal(tmp_path):
 def test_a_display_shows_errors_and_notes_as_words(terminal):
     from rich.console import Console as Rich
 
-    from runner.events import Events
-    from runner.progress import _Lines, _Live
-    from runner.terminal import Console
+    from seesaw.runner.display.events import Events
+    from seesaw.runner.display.progress import _Lines, _Live
+    from seesaw.runner.display.terminal import Console
 
     class Screen(io.StringIO):
         def isatty(self):
@@ -202,7 +202,7 @@ def test_half_characters_and_controls_are_written_out():
 
 @pytest.mark.parametrize("word", [FORMULA, "@SUM(1)", "-2+3", "+1|x", "\t=1", "\uff1d1+1", "x\r=1+1"])
 def test_no_cell_of_a_csv_is_a_formula_and_numbers_stay_numbers(word, tmp_path):
-    from results.mitigation_tables import Sheet, write_sheet
+    from seesaw.results.tables.mitigation_tables import Sheet, write_sheet
 
     hostile_run(tmp_path, word)
     run = tmp_path / "run"

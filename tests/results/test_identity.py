@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.identity import batch_key, batch_size, digest, image_key, image_seed, questionnaire_key
+from seesaw.results.store.identity import batch_key, batch_size, digest, image_key, image_seed, questionnaire_key
 
 SEEDS = [image_seed(0, i) for i in range(8)]
 

@@ -17,12 +17,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from results.courses import courses
-from results.errors import RunDirectoryError
-from results.mitigated import choice_words
-from results.mitigation import Case, cases_of, mitigation_schema, read_mitigation
-from results.mitigation_matrices import Matrix
-from results.mitigation_tables import (
+from seesaw.results.errors import RunDirectoryError
+from seesaw.results.report.mitigation_section import choice_words
+from seesaw.results.report.report import environment
+from seesaw.results.report.trajectories import courses
+from seesaw.results.tables.mitigation import Case, cases_of, mitigation_schema, read_mitigation
+from seesaw.results.tables.mitigation_matrices import Matrix
+from seesaw.results.tables.mitigation_tables import (
     Sheet,
     appendix,
     comparison,
@@ -32,8 +33,7 @@ from results.mitigation_tables import (
     table1,
     write_sheet,
 )
-from results.report import environment
-from results.tables import table_of, write_table
+from seesaw.results.tables.tables import table_of, write_table
 
 AXES = ("age", "gender", "clothing", "emotion", "ethnicity", "bodytype", "environment", "disability")
 HOSTILE = "<b>50%_of|nurses & ~\\co"

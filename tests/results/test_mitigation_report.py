@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from results.errors import RunDirectoryError
-from results.heatmap import signed
-from results.identity import image_key, image_seed
-from results.mitigation import cases_of
-from results.mitigation_matrices import matrices_of
-from results.mitigation_tables import sheets
-from results.pictures import Album
-from results.record import read_record
-from results.report import write_report
-from results.store import Store
-from results.tables import about_of, write_table
+from seesaw.results.errors import RunDirectoryError
+from seesaw.results.report.heatmap import signed
+from seesaw.results.report.pictures import Album
+from seesaw.results.report.report import write_report
+from seesaw.results.store.identity import image_key, image_seed
+from seesaw.results.store.store import Store
+from seesaw.results.tables.mitigation import cases_of
+from seesaw.results.tables.mitigation_matrices import matrices_of
+from seesaw.results.tables.mitigation_tables import sheets
+from seesaw.results.tables.run_reader import read_record
+from seesaw.results.tables.tables import about_of, write_table
 from tests.results.trial import HOSTILE, article_of, page_of, run_of
 
 Trial = tuple[Path, str]
@@ -327,16 +327,16 @@ def test_a_page_too_large_shows_matrices_and_images_of_some_cases(
     whole = page_of(*alone)
     assert "To keep this page small" not in whole
     number = whole.count("<article")
-    monkeypatch.setattr("results.mitigated._DETAILED", 2)
+    monkeypatch.setattr("seesaw.results.report.mitigation_section._DETAILED", 2)
     page = page_of(*alone)
     assert f"matrices are shown for 2 and images for 2 of {number} cases" in page
     articles = page.split("<article")[1:]
     assert sum("What each step saw" in article for article in articles) == 2
     assert sum("<img" in article for article in articles) == 2
     assert all("tau by step" in article for article in articles)
-    monkeypatch.setattr("results.mitigated._BYTES", 1)
+    monkeypatch.setattr("seesaw.results.report.mitigation_section._BYTES", 1)
     assert f"matrices are shown for 2 and images for 1 of {number} cases" in page_of(*alone)
-    monkeypatch.setattr("results.mitigated._SHOWN", 3)
+    monkeypatch.setattr("seesaw.results.report.mitigation_section._SHOWN", 3)
     page = page_of(*alone)
     assert f"the course is shown for 3, matrices are shown for 2 and images for 1 of {number} cases" in page
     assert page.count("<article") == 3

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from results.errors import ConfigError, EnvironmentFault, StoreError, StoreUnavailable
-from results.secrets import without_secrets
-from results.shards import serialise
-from results.store import Store
+from seesaw.results.errors import ConfigError, EnvironmentFault, StoreError, StoreUnavailable
+from seesaw.results.secrets import without_secrets
+from seesaw.results.store.shards import serialise
+from seesaw.results.store.store import Store
 from tests.results.test_store import FOLDER, images, shard
 
 KEY_ID, SECRET = "seesaw-tests-user", "no/secret+but-of-its-shape"

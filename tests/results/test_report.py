@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from results.errors import RunDirectoryError
-from results.heatmap import heatmap, signed
-from results.report import write_report
-from results.tables import write_table
+from seesaw.results.errors import RunDirectoryError
+from seesaw.results.report.heatmap import heatmap, signed
+from seesaw.results.report.report import write_report
+from seesaw.results.tables.tables import write_table
 from tests.results.trial import HOSTILE, article_of, page_of, run_of
 
 
@@ -280,7 +280,7 @@ def test_a_single_entry_has_no_correlation(tmp_path: Path) -> None:
 def test_a_page_too_large_shows_the_most_telling_pairs(
     trial: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.measured._DETAILED", 1)
+    monkeypatch.setattr("seesaw.results.report.sweep_section._DETAILED", 1)
     page = page_of(*trial)
     assert "distributions are shown for 1 and example images for 1 of 4 pairs" in page
     pictured = [article for article in page.split("<article")[1:] if "<img" in article]
@@ -291,7 +291,7 @@ def test_a_page_too_large_shows_the_most_telling_pairs(
 
 
 def test_a_full_page_takes_no_more_images(trial: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("results.measured._BYTES", 1)
+    monkeypatch.setattr("seesaw.results.report.sweep_section._BYTES", 1)
     assert "distributions are shown for 4 and example images for 1 of 4 pairs" in page_of(*trial)
 
 
@@ -301,7 +301,7 @@ def test_it_does_not_matter_how_many_answers_are_read_at_a_time(
 ) -> None:
     run, store = run_of(tmp_path, worlds=("elm",), axes=("gender",), images=8, person=person)
     at_once = page_of(run, store)
-    monkeypatch.setattr("results.parquet._ROWS", 5)  # fewer than a cell has
+    monkeypatch.setattr("seesaw.results.store.parquet._ROWS", 5)  # fewer than a cell has
     assert page_of(run, store) == at_once
 
 

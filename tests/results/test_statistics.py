@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from experiments.sensitivity import pool, uniform, w_bar
-from results.statistics import is_interval, null_draws
+from seesaw.experiments.sensitivity import pool, uniform, w_bar
+from seesaw.results.statistics import is_interval, null_draws
 
 HALF = uniform(2)
 DISTANCE = partial(w_bar, d=HALF)

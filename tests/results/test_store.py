@@ -10,10 +10,10 @@ import time
 import pyarrow as pa
 import pytest
 
-from results.costs import Measured, read_costs, write_costs
-from results.errors import EnvironmentFault, StoreError, StoreUnavailable
-from results.identity import batch_key, image_key
-from results.store import IMAGES, Store, shard_folder
+from seesaw.results.errors import EnvironmentFault, StoreError, StoreUnavailable
+from seesaw.results.store.costs import Measured, read_costs, write_costs
+from seesaw.results.store.identity import batch_key, image_key
+from seesaw.results.store.store import IMAGES, Store, shard_folder
 
 IDENTITY = "0123456789abcdef" * 2
 FOLDER = shard_folder("images", "a model", IDENTITY)

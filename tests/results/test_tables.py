@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from results.errors import AnswersError
-from results.tables import (
+from seesaw.results.errors import AnswersError
+from seesaw.results.tables.tables import (
     ANSWERS,
     DISTRIBUTIONS,
     FAILURES,
@@ -67,7 +67,7 @@ def test_a_csv_that_is_written_bit_by_bit_is_the_whole_one(
 ) -> None:
     table = pa.concat_tables([_table()] * 5)[:rows]
     write_csv(tmp_path / "whole.csv", table)
-    monkeypatch.setattr("results.tables.ROW_GROUP", 2)
+    monkeypatch.setattr("seesaw.results.tables.tables.ROW_GROUP", 2)
     write_csv(tmp_path / "bits.csv", table)
     assert (tmp_path / "bits.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
     assert len(pd.read_csv(tmp_path / "bits.csv")) == rows
@@ -86,7 +86,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_aside(
     def no_space(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("results.tables.os.fsync", no_space)
+    monkeypatch.setattr("seesaw.results.tables.tables.os.fsync", no_space)
     with pytest.raises(OSError, match="No space"):
         write_bytes(tmp_path / "t", b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["t"]

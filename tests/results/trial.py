@@ -14,22 +14,22 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from actors.pictogram.engine import PictogramDraw
-from experiments.analysis import make_settings
-from experiments.dataset import Dataset, load_dataset
-from experiments.lab import Answers, Observations
-from experiments.prompts import Prompt, prompts_of
-from experiments.questionnaire import observations_of
-from results.identity import digest
-from results.report import write_report
-from results.store import IMAGES, Store, shard_folder
-from runner.config import ClusterConfig, Config, ModelConfig, VLMConfig
-from runner.events import Events, Failure
-from runner.experiment import Experiment, Served
-from runner.mitigate import Mitigate
-from runner.plan import Batch, batches_of
-from runner.rundir import RunDirectory
-from runner.sweep import Sweep
+from seesaw.actors.pictogram.engine import PictogramDraw
+from seesaw.experiments.analysis import make_settings
+from seesaw.experiments.dataset.load import Dataset, load_dataset
+from seesaw.experiments.lab import Answers, Observations
+from seesaw.experiments.prompts import Prompt, prompts_of
+from seesaw.experiments.questionnaire import observations_of
+from seesaw.results.report.report import write_report
+from seesaw.results.store.identity import digest
+from seesaw.results.store.store import IMAGES, Store, shard_folder
+from seesaw.runner.config import ClusterConfig, Config, ModelConfig, VLMConfig
+from seesaw.runner.display.events import Events, Failure
+from seesaw.runner.experiment import Experiment, Served
+from seesaw.runner.jobs.mitigate import Mitigate
+from seesaw.runner.jobs.sweep import Sweep
+from seesaw.runner.plan import Batch, batches_of
+from seesaw.runner.rundir import RunDirectory
 
 HOSTILE = "<script>alert('nurse & co')</script>"
 Condition = Callable[[Prompt], bool]

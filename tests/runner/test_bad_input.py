@@ -80,8 +80,8 @@ def with_keys(text: str) -> str:
 
 @pytest.mark.parametrize("case", CONFIGS)
 def test_a_bad_config_is_refused_with_what_would_be_right(case, tmp_path, monkeypatch):
-    from results.errors import InputError
-    from runner.experiment import load_experiment
+    from seesaw.results.errors import InputError
+    from seesaw.runner.experiment import load_experiment
 
     text, message = CONFIGS[case]
     (tmp_path / "config.yaml").write_text(with_keys(text))
@@ -158,9 +158,9 @@ def test_words_are_words_whatever_yaml_or_variables_make_of_them(tmp_path, monke
     """What a run writes as its config reads back as the experiment that it was."""
     import yaml
 
-    from runner.experiment import load_experiment
-    from runner.rundir import RunDirectory
-    from runner.sweep import Sweep
+    from seesaw.runner.experiment import load_experiment
+    from seesaw.runner.jobs.sweep import Sweep
+    from seesaw.runner.rundir import RunDirectory
 
     monkeypatch.chdir(tmp_path)
     subjects = ["1e5", "yes", "dollar \\${name}", "colon: and # hash", "007", "\u00e9t\u00e9"]
@@ -248,10 +248,10 @@ def test_a_gpu_that_is_not_there_and_a_full_disk_end_a_run_with_exit_code_4(tmp_
     ],
 )
 def test_a_model_that_does_not_fit_into_memory_is_found_before_work(model, vlm, message, tmp_path, monkeypatch):
-    from results.errors import EnvironmentFault
-    from runner import preflight
-    from runner.experiment import load_experiment
-    from runner.room import Node
+    from seesaw.results.errors import EnvironmentFault
+    from seesaw.runner import preflight
+    from seesaw.runner.experiment import load_experiment
+    from seesaw.runner.scheduling.resources import Node
 
     def nodes(facts=None):  # what Ray would say of this machine
         return [Node("here", 2, facts["here"].gpu_gb, memory_gb=facts["here"].memory_gb) if facts else Node("here", 2)]

@@ -43,12 +43,12 @@ cluster.shutdown()
 #: what a run does before its work; with `JOINS` in its environment it then waits for a newcomer
 DRIVER = """
 import json, os, sys
-from results.errors import SeesawError
-from runner import facts
-from runner.cluster import connected, nodes
-from runner.experiment import load_experiment
-from runner.needs import check_resources
-from runner.preflight import preflight, welcome
+from seesaw.results.errors import SeesawError
+from seesaw.runner import facts
+from seesaw.runner.cluster.connect import connected, nodes
+from seesaw.runner.experiment import load_experiment
+from seesaw.runner.cluster.requirements import check_resources
+from seesaw.runner.cluster.preflight import preflight, welcome
 facts.PATIENCE = float(os.environ.get("PATIENCE", facts.PATIENCE))
 said = {"notes": [], "nodes": {}, "fault": ""}
 def tell(ready):
@@ -193,7 +193,8 @@ def test_weights_that_no_node_has_are_a_fault_of_one_line(cluster, drive):
 def test_weights_that_one_node_lacks_are_a_note_while_another_has_them(cluster, drive, place):
     """An engine of the user's own finds what it needs on one node, by the environment that this was started in."""
     (place / "mine.py").write_text(
-        "import os\nfrom actors.simulated import SimulatedTTI\nfrom results.errors import EnvironmentFault\n"
+        "import os\nfrom seesaw.actors.simulated import SimulatedTTI\n"
+        "from seesaw.results.errors import EnvironmentFault\n"
         "class Mine(SimulatedTTI):\n    @classmethod\n    def preflight(cls, settings):\n"
         "        if 'MY_WEIGHTS' not in os.environ:\n            raise EnvironmentFault('no weights')\n"
     )
@@ -252,7 +253,8 @@ def test_a_node_whose_seesaw_is_older_or_that_hangs_is_named(does, env, message,
     (place / "site").mkdir()
     (place / "site/sitecustomize.py").write_text(
         "import sys, time\n\n\nclass Other:\n    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name == 'runner.facts':\n            {does}\n\n\nsys.meta_path.insert(0, Other())\n"
+        f"        if name == 'seesaw.runner.cluster.node_probe':\n            {does}\n\n\n"
+        "sys.meta_path.insert(0, Other())\n"
     )
     added = cluster.add(PYTHONPATH=str(place / "site"))
     try:
@@ -354,8 +356,8 @@ def test_auto_never_starts_a_ray_of_its_own(place, seesaw):
 
 LOCAL = """
 import psutil, ray
-from runner.cluster import connected, nodes
-from runner.experiment import load_experiment
+from seesaw.runner.cluster.connect import connected, nodes
+from seesaw.runner.experiment import load_experiment
 @ray.remote(num_cpus=0)
 class Actor:
     def ready(self):

@@ -12,9 +12,9 @@ import psutil
 import pytest
 import yaml
 
-from results.errors import ConfigError
-from results.secrets import without_secrets
-from runner.config import CONFIGS, load_config
+from seesaw.results.errors import ConfigError
+from seesaw.results.secrets import without_secrets
+from seesaw.runner.config import CONFIGS, load_config
 
 EXAMPLES = CONFIGS / "clusters"
 CONFIG = """

@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import wasserstein_distance
 
-from actors.pictogram.world import WORLDS
-from results.tables import MATRICES, TRUTH, about_of
-from runner.experiment import Experiment, load_experiment
-from runner.rundir import RunDirectory
-from runner.sweep import Sweep
-from runner.truth import write_truth
+from seesaw.actors.pictogram.world import WORLDS
+from seesaw.results.tables.tables import MATRICES, TRUTH, about_of
+from seesaw.runner.experiment import Experiment, load_experiment
+from seesaw.runner.jobs.sweep import Sweep
+from seesaw.runner.jobs.truth import write_truth
+from seesaw.runner.rundir import RunDirectory
 
 MODELS = "models: [pictogram-birch, pictogram-alder]\nsubjects: [nurse, police]\n"
 OWN = """

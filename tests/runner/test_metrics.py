@@ -6,10 +6,10 @@ import urllib.request
 
 import pytest
 
-from results.errors import EnvironmentFault
-from runner.events import Counts
-from runner.metrics import exported
-from runner.progress import fleet_lines
+from seesaw.results.errors import EnvironmentFault
+from seesaw.runner.display.events import Counts
+from seesaw.runner.display.metrics import exported
+from seesaw.runner.display.progress import fleet_lines
 
 FLEET = {
     "gpu_idle": 0.25,

@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from experiments.assignments import assignments_of
-from experiments.dataset import load_dataset
-from experiments.mitigators import PM
-from experiments.prompts import initial_prompt
-from results.errors import ConfigError
-from results.mitigation import read_mitigation
-from runner.experiment import load_experiment
-from runner.mitigate import Mitigate
-from runner.plan import batches_of, whole
+from seesaw.experiments.assignments import assignments_of
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.mitigators import PM
+from seesaw.experiments.prompts import initial_prompt
+from seesaw.results.errors import ConfigError
+from seesaw.results.tables.mitigation import read_mitigation
+from seesaw.runner.experiment import load_experiment
+from seesaw.runner.jobs.mitigate import Mitigate
+from seesaw.runner.plan import batches_of, whole
 
 CONFIG = """
 models: [{name: one, engine: pictogram-draw, settings: {world: alder}, cpus: 0.2}]

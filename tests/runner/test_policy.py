@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from runner.config import ModelConfig, VLMConfig
-from runner.plan import work_of
-from runner.policy import decide
-from runner.room import Node, Replica, Work, places
+from seesaw.runner.config import ModelConfig, VLMConfig
+from seesaw.runner.plan import work_of
+from seesaw.runner.scheduling.policy import decide
+from seesaw.runner.scheduling.resources import Node, Replica, Work, places
 
 VLM = Work("vlm", queued=0, running=0, seconds=2, load_seconds=120, gpus=1, gpu_gb=22, cpus=4)
 

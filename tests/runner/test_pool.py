@@ -8,9 +8,9 @@ import time
 import pytest
 import ray
 
-from results.errors import BatchFailed, EnvironmentFault, Interrupted
-from runner.events import Events
-from runner.pool import Pool
+from seesaw.results.errors import BatchFailed, EnvironmentFault, Interrupted
+from seesaw.runner.display.events import Events
+from seesaw.runner.fleet.pool import Pool
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

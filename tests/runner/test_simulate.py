@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.store import Store
-from runner.experiment import load_experiment
-from runner.plan import make_plan, nodes_of, time_plan
-from runner.room import Node, Work, places
-from runner.simulate import lower_bound, simulate
+from seesaw.results.store.store import Store
+from seesaw.runner.experiment import load_experiment
+from seesaw.runner.plan import make_plan, nodes_of, time_plan
+from seesaw.runner.scheduling.resources import Node, Work, places
+from seesaw.runner.scheduling.simulate import lower_bound, simulate
 
 
 def check(made, models, vlm, nodes):

@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from actors.pictogram.codes import AXES, SHAPE, read_prompt
-from actors.pictogram.world import WORLDS
-from experiments.dataset import load_dataset
-from experiments.prompts import counterfactual_prompts, initial_prompt
-from experiments.sensitivity import intersectional_sensitivity, pool, uniform, w_bar
+from seesaw.actors.pictogram.codes import AXES, SHAPE, read_prompt
+from seesaw.actors.pictogram.world import WORLDS
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.prompts import counterfactual_prompts, initial_prompt
+from seesaw.experiments.sensitivity import intersectional_sensitivity, pool, uniform, w_bar
 
 SUBJECTS = ("computer programmer", "librarian", "nurse", "engineer", "musician", "farmer")
 IMAGES, DRAWS = 48, 2000

@@ -1,0 +1,149 @@
+"""What Lab, store and fleet cost a batch, with engines that return at once.
+
+    python -m benchmarks.overhead [--batches 1250 12500 125000]
+
+Every size runs in a process, a Ray and a store of its own: one simulated model, one simulated VLM, 8 images a batch, so
+that the sizes are 10^4, 10^5 and 10^6 images. What is told is the driver's own: CPU time, which is the same on a
+machine that has other work too, and peak memory, of the sweep and in all, with its tables and report. Flat means that
+nothing that is done a batch grows with the number of batches: a ratio to the first size of about 1, and a last tenth
+of the largest sweep that costs what its first does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seesaw.runner.display.events import Counts
+
+CONFIG = """
+models: [{name: tti, engine: simulated, cpus: 0.25}]
+vqa: simulated
+axes: [gender]
+images: 48
+"""
+BATCHES_A_SUBJECT = 3 * 6  # the initial prompt and two counterfactuals of 48 images each
+IMAGES_A_BATCH = 8
+
+
+def measure(batches: int) -> dict[str, Any]:
+    """CPU and wall ms a batch to make, ask and commit, and to read again, and peak MiB, of this process.
+
+    `tenths` are the CPU ms a batch to make, ask and commit in each tenth of the sweep.
+    """
+    from seesaw.experiments.sweep import sweep
+    from seesaw.results.report.report import write_report
+    from seesaw.results.store.store import Store
+    from seesaw.runner.cluster.connect import connected
+    from seesaw.runner.cluster.preflight import preflight
+    from seesaw.runner.display.events import Events
+    from seesaw.runner.experiment import load_experiment
+    from seesaw.runner.fleet.fleet import Fleet
+    from seesaw.runner.jobs.sweep import Sweep
+    from seesaw.runner.lab import FleetLab
+    from seesaw.runner.rundir import RunDirectory
+
+    with tempfile.TemporaryDirectory() as folder:
+        subjects = [f"subject {i}" for i in range(-(-batches // BATCHES_A_SUBJECT))]
+        config = Path(folder) / "overhead.yaml"
+        config.write_text(
+            f"{CONFIG}dataset: {{extends: occupation, subjects: {json.dumps(subjects)}}}\n"
+            f"store: {folder}/store\nrun: {folder}/run\n"
+        )
+        experiment = load_experiment(str(config))
+        store = Store(experiment.store)
+        store.probe()
+        every, marks = max(batches // 10, 1), [(0.0, 0.0)]
+
+        def mark(kind: str, fields: Mapping[str, Any], counts: Counts) -> None:
+            if (steps := done_of(counts)) >= marks[-1][0] + every:
+                marks.append((steps, time.process_time()))
+
+        job, events = Sweep(experiment), Events(mark)
+        directory = RunDirectory(job)
+
+        async def once() -> tuple[float, float]:
+            fleet = Fleet(experiment, directory.logs, events, preflight(experiment))
+            lab = FleetLab(experiment, store, fleet, events)
+            warm = experiment.dataset.select(subjects=subjects[:1])
+            await sweep(lab, warm, ["tti"], 48)  # the actors load
+            wall, cpu = time.perf_counter(), time.process_time()
+            marks[:] = [(done_of(events.counts), cpu)]
+            await job.observe(lab, events)
+            spent = time.process_time() - cpu, time.perf_counter() - wall
+            await fleet.close()
+            return spent
+
+        with directory.claimed():
+            directory.write_config()
+            with connected(experiment):
+                made = asyncio.run(once())
+                tenths = [1e3 * (b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(marks)]
+                read = asyncio.run(once())
+            swept = peak()
+            job.write(events)
+            directory.write_failures([])
+            directory.write_record("done")
+            write_report(directory.path, directory.store)
+    done = len(subjects) * BATCHES_A_SUBJECT
+    figures = {"made": made[0], "read": read[0], "made_wall": made[1], "read_wall": read[1]}
+    return {
+        "batches": done,
+        "tenths": tenths,
+        "swept": swept,
+        "memory": peak(),
+        **{name: 1e3 * seconds / done for name, seconds in figures.items()},
+    }
+
+
+def done_of(counts: Counts) -> float:
+    """Batches that were made and asked: half of one for either, for the VLM is not always as far as the model."""
+    return (counts.images_made / IMAGES_A_BATCH + counts.batches_done) / 2
+
+
+def peak() -> float:
+    """MiB that this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1_250, 12_500, 125_000])
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(measure(args.one)))
+        return
+    first: dict[str, Any] = {}
+    for size in args.batches:
+        run = [sys.executable, "-m", "benchmarks.overhead", "--one", str(size)]
+        done = subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True)
+        figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        first = first or figures
+        told = [
+            f"{verb} {figures[key]:.2f} ms/batch of the driver's CPU ({figures[key] / first[key]:.2f} x the first; "
+            f"{figures[f'{key}_wall']:.2f} ms by the clock)"
+            for verb, key in (("make and ask", "made"), ("read again", "read"))
+        ]
+        images = figures["batches"] * IMAGES_A_BATCH
+        print(
+            f"{figures['batches']:,.0f} batches, {images:,.0f} images: {'; '.join(told)}; "
+            f"make and ask by tenths of the sweep: {' '.join(f'{ms:.2f}' for ms in figures['tenths'])}; "
+            f"driver peak {figures['swept']:,.0f} MiB, {figures['memory']:,.0f} with its tables and report",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""How well a sweep fills a cluster: 1 to 64 workers, and five models on eight GPUs beside simulator and lower bound.
+
+    python -m benchmarks.scaling [--workers 1 4 16 64] [--gpus 8] [--minutes 3]
+
+Simulated engines that sleep, on Ray's own word that this machine has so many GPUs: what is measured is everything
+around the models. First replicas of one model, each with the same work, a VLM that answers at once beside them: what
+sleeping alone takes over the time that it took. Then five models and a VLM on `gpus`, where the policy
+decides: seconds from its first decision to the last answer, over the simulator's (given what loads took in this run,
+the start of their processes included) and over the lower bound (`runner.scheduling.simulate.lower_bound`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from seesaw.results.store.identity import BATCH
+from seesaw.results.store.store import Store
+from seesaw.runner.display.events import Counts
+from seesaw.runner.experiment import Experiment, load_experiment
+from seesaw.runner.jobs.sweep import Sweep
+from seesaw.runner.plan import make_plan, nodes_of, work_of
+from seesaw.runner.run import run
+from seesaw.runner.scheduling.simulate import lower_bound, simulate
+
+CONFIG = """
+dataset: {{extends: occupation, subjects: {subjects}}}
+models: [{models}]
+vqa: {{name: vlm, engine: simulated, settings: {vlm}, gpus: {vlm_gpus}, cpus: 0, seconds_per_question: {question},
+  load_seconds: {vlm_load}}}
+axes: [gender]
+images: {images}
+store: {folder}/store
+run: {folder}/run
+cluster: {{gpus: {gpus}, replicas: {replicas}}}
+"""
+MODEL = (
+    "{{name: {name}, engine: simulated, settings: {{seconds: {seconds}, load: {load}}}, gpus: 1, cpus: 0, "
+    "seconds_per_image: {seconds}, load_seconds: {load}}}"
+)
+CELLS = 3  #: of a subject: the initial prompt and two counterfactuals
+
+
+class Clock:
+    """When replicas were ready and batches were made, as a run tells it."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.ready: list[tuple[float, str]] = []
+        self.made: list[float] = []
+        self.loads: list[float] = []
+        self.first = self.last = 0.0
+        self.decisions = 0
+        self.idle = 1.0
+
+    def __call__(self, kind: str, fields: Mapping[str, Any], counts: Counts) -> None:
+        now = time.monotonic() - self.began
+        if kind == "replica":
+            self.ready.append((now, fields["name"]))
+            self.loads.append(fields["start_seconds"])
+        elif kind == "decision":
+            self.first = self.first or now
+            self.decisions += 1
+        elif kind == "answers":
+            self.last = now
+        elif kind == "images" and fields["made"]:
+            self.made.append(now)
+        elif kind == "fleet" and fields["gpu_idle"] is not None:
+            self.idle = fields["gpu_idle"]
+
+
+def ran(folder: Path, config: str) -> tuple[Experiment, Clock]:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    path = folder / "scaling.yaml"
+    path.write_text(config)
+    clock, experiment = Clock(), load_experiment(str(path))
+    if run(Sweep(experiment), clock):
+        raise RuntimeError("the sweep did not end well")
+    return experiment, clock
+
+
+def workers(folder: Path, count: int, each: int, seconds: float) -> float:
+    """Share of linear: what batches take that are made after the last replica was ready, over the time to the last.
+
+    Of those, some were begun before (for the better), and at the end some replicas have nothing left (for the worse).
+    """
+    subjects = max(count * each // CELLS, 1)
+    config = CONFIG.format(
+        subjects=json.dumps([f"subject {i}" for i in range(subjects)]),
+        models=MODEL.format(name="tti", seconds=seconds / BATCH, load=0),
+        vlm="{}", vlm_gpus=0, question=0.0001, vlm_load=0, images=BATCH, folder=folder, gpus=count,
+        replicas=json.dumps({"tti": count, "vlm": 1}),
+    )  # fmt: skip
+    _, clock = ran(folder, config)
+    ready = sorted(at for at, name in clock.ready if name.startswith("tti"))
+    if len(ready) < count:
+        raise RuntimeError(f"{len(ready)} of {count} replicas were ready")
+    after = [at for at in clock.made if at > ready[-1]]
+    return len(after) * seconds / count / (after[-1] - ready[-1])
+
+
+def models(folder: Path, gpus: int, minutes: float) -> None:
+    """Five models of unlike speed and a VLM where the policy decides, beside simulator and bound."""
+    load, seconds = 4.0, [0.8, 1.2, 2.0, 3.2, 4.8]
+    subjects = max(round(minutes * 60 * gpus / (CELLS * (sum(seconds) + 5 * 0.3))), 1)
+    made = ", ".join(MODEL.format(name=f"tti-{i}", seconds=s / BATCH, load=load) for i, s in enumerate(seconds))
+    config = CONFIG.format(
+        subjects=json.dumps([f"subject {i}" for i in range(subjects)]), models=made,
+        vlm=f"{{seconds: {0.3 / BATCH / 2}, load: {load}}}", vlm_gpus=1, question=0.3 / BATCH / 2, vlm_load=load,
+        images=BATCH, folder=folder, gpus=gpus, replicas="{}",
+    )  # fmt: skip
+    experiment, clock = ran(folder, config)
+    makespan, loading = clock.last - clock.first, sum(clock.loads) / len(clock.loads)
+    shutil.rmtree(folder / "store")  # the simulator is to do all of it
+    plan = make_plan(experiment, Store(experiment.store))
+    works = []
+    for model, counts in zip(experiment.models, plan.models, strict=True):
+        work = work_of(model.spec, {}, BATCH * model.spec.seconds_per_image)
+        works.append(replace(work, queued=counts.batches, load_seconds=loading))
+    asks = BATCH * len(experiment.questionnaire.all) * experiment.vlm.spec.seconds_per_question
+    vlm = replace(work_of(experiment.vlm.spec, {}, asks), load_seconds=loading)
+    nodes = nodes_of(gpus, 0.0)
+    simulated, bound = simulate(works, vlm, nodes).makespan, lower_bound(works, vlm, nodes)
+    print(
+        f"5 models and a VLM on {gpus} GPUs: {makespan:.0f} s, simulated {simulated:.0f} ({makespan / simulated:.3f}), "
+        f"bound {bound:.0f} s ({makespan / bound:.3f}); {len(clock.loads)} loads of {loading:.1f} s, "
+        f"{clock.decisions} decisions, GPUs idle {clock.idle:.1%} of their time, loading included",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, nargs="*", default=[1, 4, 16, 64])
+    parser.add_argument("--each", type=int, default=24, help="batches for every worker")
+    parser.add_argument("--seconds", type=float, default=4.0, help="a batch, for the workers")
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--minutes", type=float, default=3.0)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        for count in args.workers:
+            share = workers(Path(name) / "run", count, args.each, args.seconds)
+            print(f"{count:3d} workers: {share:.3f} of linear", flush=True)
+        models(Path(name) / "run", args.gpus, args.minutes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Datasets: subjects, axes, attributes, questions and counterfactuals, read from YAML."""

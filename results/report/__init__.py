@@ -1,0 +1,1 @@
+"""The HTML report: everything that draws, and its templates."""

@@ -1,0 +1,142 @@
+"""The distributions of one pair as stacked bars: target, initial prompt, and after every intervention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from seesaw.results.report.findings import Finding
+
+__all__ = ["AxisBars", "Bar", "Distributions", "axis_bars", "bar_of", "reasons", "undefined"]
+
+_WIDTH = 250  # px of a bar on a wide screen, which decides whether words fit into a segment
+
+Cell = tuple[str, str]  #: (source_axis, source_value)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """`slot` is the attribute's position in its axis, and so its colour; `label` what fits into the segment."""
+
+    attribute: str
+    share: float
+    slot: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One distribution of an axis. `w` is NaN where unknown; without segments the bar is undefined."""
+
+    name: str
+    segments: tuple[Segment, ...]
+    w: float = math.nan
+    trend: int = 0  #: -1, 0, 1: what the intervention significantly does to this axis
+
+    @property
+    def words(self) -> str:
+        """The bar as a sentence, for those who do not see it."""
+        shown = ", ".join(f"{s.attribute} {s.share:.0%}" for s in self.segments if s.share > 0)
+        return f"{self.name}: {shown or 'undefined'}"
+
+
+@dataclass(frozen=True)
+class AxisBars:
+    axis: str
+    attributes: tuple[str, ...]
+    w_init: float
+    bars: tuple[Bar, ...]
+
+
+class Distributions:
+    """The rows of distributions.parquet about one pair, by cell and axis."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self._shares: dict[tuple[Cell, str], dict[str, float]] = {}
+        self._n: dict[tuple[Cell, str], int] = {}
+        columns = ("source_axis", "source_value", "axis", "attribute", "share", "n")
+        for source, value, axis, attribute, share, n in zip(*(rows[c].tolist() for c in columns), strict=True):
+            self._shares.setdefault(((source, value), axis), {})[attribute] = share
+            self._n[(source, value), axis] = n
+        self.cells = tuple(dict.fromkeys(cell for cell, _ in self._shares))
+
+    def shares(self, cell: Cell, axis: str) -> Mapping[str, float]:
+        """Shares by attribute, NaN where undefined."""
+        return self._shares.get((cell, axis), {})
+
+    def n(self, cell: Cell, axis: str) -> int:
+        """Valid images that answer `axis`."""
+        return self._n.get((cell, axis), 0)
+
+
+def bar_of(name: str, shares: Mapping[str, float], w: float = math.nan, trend: int = 0) -> Bar:
+    """A bar of `shares` by attribute; the order of the attributes gives their colours."""
+    if not shares or any(math.isnan(share) for share in shares.values()):
+        return Bar(name, ())
+    segments = (Segment(a, share, slot % 8, _label(a, share)) for slot, (a, share) in enumerate(shares.items()))
+    return Bar(name, tuple(segments), w, trend)
+
+
+def _label(attribute: str, share: float) -> str:
+    room, number = share * _WIDTH, f"{100 * share:.0f}"
+    if room > 6 * len(attribute) + 22:
+        return f"{attribute} {number}"
+    return number if room > 16 else ""
+
+
+def axis_bars(
+    known: Distributions, cells: Sequence[Finding], targets: Mapping[str, Mapping[str, float]]
+) -> tuple[AxisBars, ...]:
+    """The bars of every target axis of one pair's matrix, in its order; `targets` are ideal shares, where known."""
+    by_axis: dict[str, list[Finding]] = {}
+    for cell in cells:
+        by_axis.setdefault(cell.target, []).append(cell)
+    return tuple(_axis(axis, known, mine, targets.get(axis, {})) for axis, mine in by_axis.items())
+
+
+def _axis(axis: str, known: Distributions, cells: Sequence[Finding], target: Mapping[str, float]) -> AxisBars:
+    initial = known.shares(("", ""), axis)
+    bars = [bar_of("initial", initial, cells[0].w_init)]
+    if target:
+        bars.insert(0, bar_of("target", {name: target[name] for name in initial if name in target}, 0.0))
+    for cell in cells:
+        trend = (cell.low > 0) - (cell.high < 0)
+        bars.append(bar_of(f"after {cell.source}", known.shares((cell.source, "*"), axis), cell.w_after, trend))
+    return AxisBars(axis, tuple(initial), cells[0].w_init, tuple(bars))
+
+
+def undefined(cells: Sequence[Finding], known: Distributions, images: Mapping[Cell, tuple[int, int]]) -> list[str]:
+    """Why each of one pair's `cells` is NaN, "" where it is not; `images` are (asked, dropped) by cell."""
+    return [_lacks(cell, known, images) if math.isnan(cell.value) else "" for cell in cells]
+
+
+def _lacks(cell: Finding, known: Distributions, images: Mapping[Cell, tuple[int, int]]) -> str:
+    silent = [c for c in known.cells if c[0] in ("", cell.source) and c[1] != "*" and not known.n(c, cell.target)]
+    return "; ".join(_lack(c, cell.target, images) for c in silent) or "undefined"
+
+
+def _lack(cell: Cell, target: str, images: Mapping[Cell, tuple[int, int]]) -> str:
+    asked, dropped = images.get(cell, (0, 0))
+    if not asked:
+        lack = "no images"
+    elif dropped == asked:
+        lack = f"none of its {asked} images counts (no person, or withheld)"
+    else:
+        lack = f"no image answers {target}"
+    return f"{f'{cell[0]} = {cell[1]}' if cell[0] else 'initial prompt'}: {lack}"
+
+
+def reasons(cells: Sequence[Finding], why: Sequence[str]) -> tuple[str, ...]:
+    """The reasons of `undefined` as sentences, one for all the targets that share it."""
+    targets: dict[tuple[str, str], list[str]] = {}
+    for cell, reason in zip(cells, why, strict=True):
+        if reason:
+            targets.setdefault((cell.source, reason), []).append(cell.target)
+    every = len({cell.target for cell in cells})
+    return tuple(
+        f"{source} on {'every axis' if len(names) == every else ', '.join(names)}: {reason}"
+        for (source, reason), names in targets.items()
+    )

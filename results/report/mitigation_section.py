@@ -1,0 +1,232 @@
+"""What the report shows of mitigations: tables, and of every case its course, matrices, choices and images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from seesaw.results.report.heatmap import heatmap, signed
+from seesaw.results.report.pictures import Album, Picture
+from seesaw.results.report.trajectories import Course, courses
+from seesaw.results.tables.mitigation import CLOSE, OUTCOMES, Case
+from seesaw.results.tables.mitigation_matrices import Matrix
+from seesaw.results.tables.mitigation_tables import Sheet, sheets
+from seesaw.results.tables.run_reader import FIRST, Mitigation
+
+__all__ = ["Choice", "Gallery", "Mitigated", "Shown", "choice_words", "mitigated"]
+
+_SHOWN = 2000  # cases with their course, at most; all are in the tables
+_DETAILED = 100  # cases with matrices and images, at most
+_BYTES = 15_000_000  # of images of mitigations in a report, after which no further case gets any
+_PROMPTS, _EACH = 8, 2  # prompts at the end that are pictured, and images of each
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The matrix that a step saw, with gamma of every candidate, and which of them was taken."""
+
+    step: int  #: mitigations done before
+    picture: Markup
+    words: str  #: what was taken, and why
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The first images of one prompt."""
+
+    prompt: str
+    pictures: tuple[Picture, ...]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A case as the page shows it, matrices and images where the page has room."""
+
+    number: int
+    course: Course
+    choices: tuple[Choice, ...]
+    before: Gallery | None
+    after: tuple[Gallery, ...]
+    prompts: int  #: at the end, of which `after` shows some
+
+    @property
+    def case(self) -> Case:
+        return self.course.case
+
+
+@dataclass(frozen=True)
+class Mitigated:
+    """Everything in the section about mitigations. `first` is the case to look at first."""
+
+    cases: tuple[Case, ...]
+    sheets: tuple[Sheet, ...]
+    shown: tuple[Shown, ...]
+    first: int
+    pictured: int  #: cases with images
+    detailed: int
+    cut: bool  #: whether a case goes without its course, matrices or images for the size of the page
+    looks: bool  #: whether any strategy looks at counterfactuals, so that there is a matrix
+
+    @property
+    def models(self) -> list[str]:
+        return list(dict.fromkeys(case.model for case in self.cases))
+
+    @property
+    def subjects(self) -> list[str]:
+        return list(dict.fromkeys(case.subject for case in self.cases))
+
+    @property
+    def priorities(self) -> int:
+        """Priority vectors that differ."""
+        return len({frozenset(case.chosen.items()) for case in self.cases})
+
+    @property
+    def strategies(self) -> list[str]:
+        return list(dict.fromkeys(case.strategy for case in self.cases))
+
+    @property
+    def epsilons(self) -> list[str]:
+        return [f"{epsilon:g}" for epsilon in sorted({case.epsilon for case in self.cases})]
+
+    @property
+    def outcomes(self) -> list[tuple[str, int]]:
+        """How many cases ended how, outcomes that none has left out."""
+        counts = [(outcome, sum(case.outcome == outcome for case in self.cases)) for outcome in (*OUTCOMES, "")]
+        return [(outcome or "unfinished", count) for outcome, count in counts if count]
+
+
+def mitigated(record: Mitigation, album: Album, limit: float) -> Mitigated:
+    """What the page says of `record`, images from `album`; colours of matrices are full at +-`limit`."""
+    cases = record.cases
+    order = sorted(range(len(cases)), key=lambda number: _rank(cases[number], number))
+    detailed, pictured, starved = set(order[:_DETAILED]), set(), False
+    galleries: dict[int, tuple[Gallery | None, tuple[Gallery, ...]]] = {}
+    for number in order[:_DETAILED]:
+        if album.size < _BYTES:
+            galleries[number] = _galleries(cases[number], album)
+            pictured.add(number)
+        else:
+            starved = True
+    shown = []
+    numbers = sorted(order[:_SHOWN])
+    for number, course in zip(numbers, courses(cases[number] for number in numbers), strict=True):
+        case, matrices = course.case, record.matrices.get(course.case.key, {})
+        before, after = galleries.get(number, (None, ()))
+        choices = _choices(case, matrices, limit) if number in detailed else ()
+        prompts = len(case.course[-1].prompts)
+        shown.append(Shown(number, course, choices, before, after, prompts))
+    return Mitigated(
+        cases=cases,
+        sheets=tuple(sheets(cases)),
+        shown=tuple(shown),
+        first=order[0],
+        pictured=len(pictured),
+        detailed=len(detailed),
+        cut=starved or len(cases) > _DETAILED,
+        looks=bool(record.matrices),
+    )
+
+
+def _rank(case: Case, number: int) -> tuple[bool, int, int]:
+    """Cases to look at first: those whose steps were chosen by a matrix, those with the most alerts."""
+    return case.strategy != "greedy", -sum(len(step.alerts) for step in case.course), number
+
+
+def _choices(case: Case, matrices: Mapping[int, Matrix], limit: float) -> tuple[Choice, ...]:
+    return tuple(
+        Choice(step, Markup(_heatmap(case, matrix, step, limit)), choice_words(case, matrix, step))
+        for step, matrix in sorted(matrices.items())
+    )
+
+
+def choice_words(case: Case, matrix: Matrix, step: int) -> str:
+    """What was taken after `step` mitigations, and why: "age: gamma 0.21, the largest of 8; next clothing 0.15"."""
+    gains = {axis: gain for axis, gain in matrix.gamma(case.chosen).items() if not math.isnan(gain)}
+    if not gains:
+        return "no candidate has a gamma"
+    ranked = sorted(gains, key=lambda axis: -gains[axis])
+    taken = case.course[step + 1].axis if step < case.steps else ""
+    first = taken or ranked[0]
+    if len(gains) == 1:
+        place = "the only candidate"
+    elif gains[first] >= gains[ranked[0]] - CLOSE:
+        place = f"the largest of {len(gains)}"
+    else:
+        place = f"number {1 + ranked.index(first)} of {len(gains)}"
+    words = f"{first}: gamma {_plain(gains[first])}, {place}"
+    others = [axis for axis in ranked if axis != first]
+    if others:
+        words += f"; next {others[0]} {_plain(gains[others[0]])}"
+    if taken:
+        return words
+    why = {"no_gain": "no axis gains", "": "not mitigated yet"}
+    return f"{why.get(case.outcome, 'nothing was mitigated')}; {words}"
+
+
+def _plain(value: float) -> str:
+    """Two decimals, a true minus, no plus."""
+    return signed(value).removeprefix("+")
+
+
+def _heatmap(case: Case, matrix: Matrix, step: int, limit: float) -> str:
+    """S beside gamma of every candidate, the one that was taken framed."""
+    gains = matrix.gamma(case.chosen)
+    taken = case.course[step + 1].axis if step < case.steps else ""
+    values = np.column_stack([matrix.sensitivity, list(gains.values())])
+    titles = [
+        [_tooltip(matrix, i, j) for j in range(len(matrix.axes))] + [_sum(case, matrix, i, gains[candidate])]
+        for i, candidate in enumerate(matrix.candidates)
+    ]
+    done = " and ".join(case.mitigated[:step]) or "nothing"
+    return heatmap(
+        matrix.candidates,
+        [*matrix.axes, "gamma"],
+        values,
+        np.isfinite(values),
+        limit=limit,
+        label=f"IS of {case.subject} on {case.model} once {done} is mitigated, and gamma; "
+        + choice_words(case, matrix, step),
+        titles=titles,
+        mark=(matrix.candidates.index(taken), len(matrix.axes)) if taken else None,
+    )
+
+
+def _tooltip(matrix: Matrix, i: int, j: int) -> str:
+    name = f"{matrix.candidates[i]} on {matrix.axes[j]}"
+    if math.isnan(matrix.sensitivity[i, j]):
+        return f"{name}: undefined"
+    after = f"w {matrix.w_init[j]:.2f} now, {matrix.w_after[i, j]:.2f} after"
+    return f"{name}: IS {signed(matrix.sensitivity[i, j])}; {after}"
+
+
+def _sum(case: Case, matrix: Matrix, i: int, gain: float) -> str:
+    terms = [
+        f"{priority:.3g} x {signed(float(matrix.sensitivity[i, matrix.axes.index(axis)]))} ({axis})"
+        for axis, priority in case.chosen.items()
+    ]
+    return f"gamma of {matrix.candidates[i]}: {' + '.join(terms)} = {signed(gain)}"
+
+
+def _galleries(case: Case, album: Album) -> tuple[Gallery | None, tuple[Gallery, ...]]:
+    """The first images of the initial prompt, and of prompts spread over those of the last step that has any."""
+    start = case.course[0].prompts
+    before = _gallery(case.model, start[0], FIRST, album) if start else None
+    if not case.steps:
+        return before, ()
+    return before, tuple(
+        _gallery(case.model, prompt, _EACH, album, case.steps) for prompt in _spread(case.course[-1].prompts)
+    )
+
+
+def _gallery(model: str, prompt: str, count: int, album: Album, stated: int = 0) -> Gallery:
+    return Gallery(prompt, tuple(album.first(model, prompt, count, stated)))
+
+
+def _spread(prompts: Sequence[str]) -> Iterable[str]:
+    """At most so many as are pictured, evenly spaced: neighbours differ in the last axis alone."""
+    count = min(_PROMPTS, len(prompts))
+    return (prompts[i * len(prompts) // count] for i in range(count))

@@ -1,0 +1,153 @@
+"""The report of a run: one HTML file that needs nothing but itself, made from the run directory and the store."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from seesaw.results.errors import RunDirectoryError
+from seesaw.results.printable import printable
+from seesaw.results.report.findings import findings
+from seesaw.results.report.heatmap import colour_bar, signed
+from seesaw.results.report.mitigation_section import mitigated
+from seesaw.results.report.pictures import Album
+from seesaw.results.report.sweep_section import measured
+from seesaw.results.tables.run_reader import Mitigation, Record, read_run
+from seesaw.results.tables.tables import write_bytes
+
+__all__ = ["environment", "write_report"]
+
+_PAGE = "report.html.j2"
+_LISTED = 100  # failures, drop rates and the like that are listed; all are in the tables
+
+
+def write_report(run: Path, store: str) -> Path:
+    """Write `report/index.html` of the run directory `run`, with examples from `store`; returns its path.
+
+    It tells of the sweep, the mitigation or both that the directory holds. The same files make the same
+    bytes. An image that the store lacks leaves a note in its place.
+
+    Raises:
+        RunDirectoryError: `run` is no run directory, has not been measured, or a file of it cannot be read or written.
+    """
+    made = environment()
+    page = made.get_template(_PAGE).render(_context(read_run(run), store), policy=_policy(made))
+    path = run / "report" / "index.html"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_bytes(path, page.encode())
+    except OSError as error:
+        raise RunDirectoryError(f"'{path}' cannot be written: {error.strerror}") from None
+    return path
+
+
+def environment() -> Environment:
+    """Where the templates of this room are found, with the filters that they use."""
+    made = Environment(
+        loader=PackageLoader("seesaw.results.report", ""),
+        autoescape=True,
+        finalize=_finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"signed": signed, "percent": _percent, "count": lambda n: f"{n:,}", "clock": _clock}
+    return made
+
+
+def _finalize(value: object) -> object:
+    """What a template shows: names without control characters; pictures of ours as they are."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _policy(made: Environment) -> str:
+    """The page's Content-Security-Policy: its own scripts alone run, whatever else came to stand in it; no requests."""
+    assert made.loader is not None
+    source = made.loader.get_source(made, _PAGE)[0]
+    scripts = [hashlib.sha256(script.encode()) for script in re.findall(r"<script>(.*?)</script>", source, re.S)]
+    hashes = " ".join(f"'sha256-{base64.b64encode(script.digest()).decode()}'" for script in scripts)
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {hashes}; base-uri 'none'"
+
+
+def _percent(share: float) -> str:
+    """A share in per cent, whole unless that would say none or all of what is neither."""
+    return f"{share:.1%}" if 0 < share < 0.05 or 0.995 < share < 1 else f"{share:.0%}"
+
+
+def _clock(time: str) -> str:
+    """A time of run.json, which is ISO 8601 in UTC, to the minute."""
+    return f"{str(time)[:16].replace('T', ' ')} UTC"
+
+
+def _context(record: Record, store: str) -> dict[str, Any]:
+    sweep, mitigation = record.sweep, record.mitigation
+    cells = findings(sweep.matrix) if sweep else []
+    limit = _limit([*((c.source, c.target, c.value) for c in cells), *_entries(mitigation)])
+    fingerprint = record.run["fingerprint"]
+
+    def album() -> Album:  # one for each, so that neither leaves the other without images
+        return Album(store, record.models, fingerprint["seed"])
+
+    of_sweep = measured(sweep, cells, fingerprint, album(), limit) if sweep else {"lost": []}
+    settings = {name: _settings(part.about) for name, part in (("sweep", sweep), ("mitigate", mitigation)) if part}
+    of_mitigation = mitigated(mitigation, album(), limit) if mitigation else None
+    return of_sweep | {
+        "name": str(record.config.get("name", record.path.name)),
+        "config": record.config,
+        "run": record.run,
+        "sweep": sweep is not None,
+        "mitigation": of_mitigation,
+        "others_too": record.run.get("command") not in (None, *(settings if len(settings) == 1 else ())),
+        "every_settings": settings,
+        "settings": next(iter(settings.values())),
+        "all_models": _names(of_sweep.get("models", []), of_mitigation.models if of_mitigation else []),
+        "all_subjects": _names(of_sweep.get("subjects", []), of_mitigation.subjects if of_mitigation else []),
+        "all_axes": _names(of_sweep.get("axes", []), mitigation.cases[0].axes if mitigation else []),
+        "failures": record.failures.to_dict("records"),
+        "listed": _LISTED,
+        "colour_bar": Markup(colour_bar(limit)),
+    }
+
+
+def _names(*some: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name for names in some for name in names))
+
+
+def _entries(mitigation: Mitigation | None) -> list[tuple[str, str, float]]:
+    """Every entry of the matrices of mitigations: (source, target, IS)."""
+    matrices = [m for steps in mitigation.matrices.values() for m in steps.values()] if mitigation else []
+    return [
+        (source, target, float(value))
+        for m in matrices
+        for source, row in zip(m.candidates, m.sensitivity, strict=True)
+        for target, value in zip(m.axes, row, strict=True)
+    ]
+
+
+def _limit(entries: Iterable[tuple[str, str, float]]) -> float:
+    """Where colours are full: the largest |IS| off the diagonal, or at all if there is none, rounded up to a tenth."""
+    defined = [entry for entry in entries if not math.isnan(entry[2])]
+    off = [entry for entry in defined if entry[0] != entry[1]]
+    largest = max((abs(value) for *_, value in off or defined), default=0.0)
+    return max(0.2, math.ceil(round(10 * largest, 6)) / 10)
+
+
+def _settings(about: Mapping[str, Any]) -> dict[str, Any]:
+    """How the answers became numbers, in as few words as that takes."""
+    metric: Mapping[str, str] = about.get("metric", {})
+    targets: Mapping[str, Mapping[str, float]] = about.get("targets", {})
+    return {
+        "metric": sorted(set(metric.values())),
+        "metric_by_axis": metric if len(set(metric.values())) > 1 else {},
+        "intervention": about.get("intervention", ""),
+        "dataset": about.get("dataset", ""),
+        "targets": {axis: t for axis, t in targets.items() if max(t.values()) - min(t.values()) > 1e-9},
+    }

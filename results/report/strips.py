@@ -1,0 +1,68 @@
+"""The images behind one entry of a matrix: of the initial prompt, and of each counterfactual of the source axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from seesaw.results.report.bars import Bar, Distributions, bar_of
+from seesaw.results.report.findings import Finding
+from seesaw.results.report.pictures import Album, Picture
+
+__all__ = ["Example", "Strip", "strips"]
+
+_INITIAL, _COUNTERFACTUAL = 8, 4  # images that are shown of a prompt
+
+
+@dataclass(frozen=True)
+class Example:
+    """One image; `caption` is what VQA read of the target axis, "no person" or "no answer"."""
+
+    picture: Picture
+    caption: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The first images of one prompt, and how the target axis is distributed over all of them."""
+
+    prompt: str
+    bar: Bar
+    examples: tuple[Example, ...]
+
+
+def strips(entry: Finding, examples: pd.DataFrame, known: Distributions, album: Album) -> tuple[Strip, ...]:
+    """The strips that explain `entry`; `examples` are the rows of answers.parquet about its pair's first images."""
+    found = []
+    for cell in known.cells:
+        if cell[1] == "*" or cell[0] not in ("", entry.source):
+            continue
+        rows = examples[(examples["source_axis"] == cell[0]) & (examples["source_value"] == cell[1])]
+        if rows.empty:  # a cell that failed
+            continue
+        first = rows.drop_duplicates("image").sort_values("image").head(_COUNTERFACTUAL if cell[0] else _INITIAL)
+        said = {
+            (image, axis): answer for image, axis, answer in rows[["image", "axis", "answer"]].itertuples(index=False)
+        }
+        prompt = str(first["prompt"].iloc[0])
+        pictures = album.pictures(entry.model, prompt, first["image_key"].tolist())
+        name = f"{cell[0]} = {cell[1]}" if cell[0] else "initial prompt"
+        found.append(
+            Strip(
+                prompt,
+                bar_of(name, known.shares(cell, entry.target)),
+                tuple(
+                    Example(picture, _caption(said, image, entry.target), image)
+                    for picture, image in zip(pictures, first["image"].tolist(), strict=True)
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def _caption(said: dict[tuple[int, str], str], image: int, target: str) -> str:
+    if said.get((image, "person")) == "no":
+        return "no person"
+    return said.get((image, target), "no answer")

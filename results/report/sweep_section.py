@@ -1,0 +1,237 @@
+"""What the report shows of a sweep: its findings, and of every pair its matrix, distributions and images."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from seesaw.results.report.agreement import Agreement, agreement, beside, compared
+from seesaw.results.report.bars import AxisBars, Distributions, axis_bars, reasons, undefined
+from seesaw.results.report.findings import Finding, MeanMatrix, drops, mean_matrix, recurrent, shares, telling
+from seesaw.results.report.heatmap import colour, heatmap, ink, signed
+from seesaw.results.report.pictures import Album
+from seesaw.results.report.strips import Strip, strips
+from seesaw.results.tables.run_reader import Sweep, read_examples
+
+__all__ = ["measured"]
+
+_STRONGEST = 6  # findings of each sign that head the report
+_DETAILED = 150  # pairs with distributions and example images, at most; all have their matrix
+_BYTES = 30_000_000  # of images in a report, after which no further pair gets any
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model and a subject as the page shows them."""
+
+    number: int
+    model: str
+    subject: str
+    heatmap: Markup
+    telling: Finding | None  #: the entry to look at first
+    style: str  #: that entry's colours
+    axes: tuple[AxisBars, ...]  #: without bars where it is not detailed
+    undefined: tuple[str, ...]  #: why entries are NaN
+    known: Distributions | None  #: of a detailed pair
+    strips: tuple[Strip, ...] = ()
+    exact: Markup | None = None  #: the exact matrix, where anything of it is known
+    agreement: Agreement | None = None  #: of the measured matrix with it
+
+    @property
+    def detailed(self) -> bool:
+        return self.known is not None
+
+    @property
+    def rank(self) -> tuple[bool, float, int]:
+        return _rank(self.telling, self.number)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The matrix of a model, averaged over its subjects; `partial` if an entry is undefined for any of them."""
+
+    model: str
+    subjects: int
+    heatmap: Markup
+    partial: bool
+
+
+def measured(
+    record: Sweep, cells: list[Finding], wanted: Mapping[str, Any], album: Album, limit: float
+) -> dict[str, Any]:
+    """The context of sweep.html.j2; `cells` are the findings of `record`, `wanted` the fingerprint of the run.
+
+    Colours of matrices are full at +-`limit`.
+    """
+    pairs, cut = _pictured(record, album, _pairs(record, cells, limit))
+    strongest = sorted((c for c in cells if c.sure and c.source != c.target), key=lambda c: c.value)
+    by_name = {(pair.model, pair.subject): pair for pair in pairs}
+    dropped = drops(record.cells)
+    return {
+        "counts": _counts(record),
+        "negative": [c for c in strongest if c.value < 0][:_STRONGEST],
+        "positive": [c for c in reversed(strongest) if c.value > 0][:_STRONGEST],
+        "shares": shares(cells),
+        "recurrent": recurrent(cells),
+        "beside": beside(cells, record.truths),
+        "worlds": record.truths,
+        "means": _means(record, limit),
+        "pairs": pairs,
+        "models": list(dict.fromkeys(pair.model for pair in pairs)),
+        "subjects": list(dict.fromkeys(pair.subject for pair in pairs)),
+        "axes": [bars.axis for bars in pairs[0].axes],
+        "by_name": by_name,
+        "first": min(pairs, key=lambda pair: pair.rank),
+        "cut": cut,
+        "lost": [
+            both for both in itertools.product(wanted["models"], wanted.get("subjects", [])) if both not in by_name
+        ],
+        "drops": dropped,
+        "uneven": sorted({(drop.model, drop.source) for drop in dropped if drop.uneven}),
+    }
+
+
+def _counts(record: Sweep) -> dict[str, int]:
+    return {
+        "images": int(record.cells["asked"].sum()),
+        "dropped": int(record.cells["dropped"].sum()),
+        "flagged": int(record.withheld["flagged"].sum()),
+        "blank": int(record.withheld["blank"].sum()),
+        "answers": record.answers,
+        "cells": len(record.cells),
+    } | {name: record.matrix[column].nunique() for name, column in (("models", "model"), ("subjects", "subject"))}
+
+
+def _pairs(record: Sweep, cells: Sequence[Finding], limit: float) -> list[Pair]:
+    """Every pair of the matrices, in their order, without its pictures; the most telling are detailed."""
+    rows = dict(iter(record.distributions.groupby(["model", "subject"], sort=False)))
+    images: dict[tuple[str, str], dict[tuple[str, str], tuple[int, int]]] = {}
+    for model, subject, source, value, asked, dropped in record.cells.itertuples(index=False):
+        images.setdefault((model, subject), {})[source, value] = asked, dropped
+    by_pair: dict[tuple[str, str], list[Finding]] = {}
+    for cell in cells:
+        by_pair.setdefault((cell.model, cell.subject), []).append(cell)
+    targets = record.about.get("targets", {})
+    ranked = sorted(_rank(telling(mine), number) for number, mine in enumerate(by_pair.values()))
+    detailed = {number for *_, number in ranked[:_DETAILED]}
+    return [
+        _pair(number, mine, Distributions(rows[key]), images.get(key, {}), targets, limit, number in detailed)
+        for number, (key, mine) in enumerate(by_pair.items())
+    ]
+
+
+def _pair(
+    number: int,
+    cells: list[Finding],
+    known: Distributions,
+    images: Mapping[tuple[str, str], tuple[int, int]],
+    targets: Mapping[str, Mapping[str, float]],
+    limit: float,
+    detailed: bool,
+) -> Pair:
+    model, subject, first = cells[0].model, cells[0].subject, telling(cells)
+    why = undefined(cells, known, images)
+    rows, columns = list(dict.fromkeys(c.source for c in cells)), list(dict.fromkeys(c.target for c in cells))
+    shape, known_exactly = (len(rows), len(columns)), compared(cells)
+    titles = np.array([_tooltip(c, reason) for c, reason in zip(cells, why, strict=True)], np.object_).reshape(shape)
+    label = f"IS matrix of {subject} on {model}" + (f"; lowest: {_tooltip(first)}" if first else "; nothing is defined")
+    bars = axis_bars(known, cells, targets)
+    picture = heatmap(
+        rows,
+        columns,
+        np.array([c.value for c in cells]).reshape(shape),
+        np.array([c.sure for c in cells]).reshape(shape),
+        limit=limit,
+        label=label,
+        titles=titles.tolist(),
+        mark=(rows.index(first.source), columns.index(first.target)) if first else None,
+    )
+    return Pair(
+        number=number,
+        model=model,
+        subject=subject,
+        heatmap=Markup(picture),
+        telling=first,
+        style=_style(first.value, limit) if first else "",
+        axes=bars if detailed else tuple(replace(axis, bars=()) for axis in bars),
+        undefined=reasons(cells, why),
+        known=known if detailed else None,
+        exact=_exact(rows, columns, cells, limit) if known_exactly else None,
+        agreement=agreement(known_exactly) if known_exactly else None,
+    )
+
+
+def _exact(rows: list[str], columns: list[str], cells: Sequence[Finding], limit: float) -> Markup:
+    """The exact matrix of one pair, in the form and the colours of the measured one."""
+    values = np.array([c.exact for c in cells]).reshape(len(rows), len(columns))
+    words = [f"{c.source} on {c.target}: exact IS {signed(c.exact)}, measured {signed(c.value)}" for c in cells]
+    titles = np.array(words, np.object_).reshape(values.shape).tolist()
+    label = f"Exact IS matrix of {cells[0].subject} for {cells[0].model}"
+    return Markup(heatmap(rows, columns, values, np.isfinite(values), limit=limit, label=label, titles=titles))
+
+
+def _tooltip(c: Finding, undefined: str = "") -> str:
+    if undefined:
+        return f"{c.source} on {c.target}: {undefined}"
+    return (
+        f"{c.source} on {c.target}: IS {signed(c.value)}, 95% interval {signed(c.low)} to {signed(c.high)}; "
+        f"w {c.w_init:.2f} at first, {c.w_after:.2f} after; {c.n_init} and {c.n_after} images"
+    )
+
+
+def _style(value: float, limit: float) -> str:
+    fill = colour(value, limit)
+    return f"background:{fill};color:{ink(fill)}"
+
+
+def _rank(first: Finding | None, number: int) -> tuple[bool, float, int]:
+    """The most telling pairs first: those with the lowest entry that is significant, then the others."""
+    return (True, 0.0, number) if first is None else (not first.sure, first.value, number)
+
+
+def _pictured(record: Sweep, album: Album, pairs: list[Pair]) -> tuple[list[Pair], bool]:
+    """Detailed pairs with their images, the most telling first while the page stays small; whether any was cut."""
+    ranked = sorted(pairs, key=lambda pair: pair.rank)
+    shown = [(pair, pair.telling, pair.known) for pair in ranked if pair.telling and pair.known]
+    examples = read_examples(record.run, {(pair.model, pair.subject): first.source for pair, first, _ in shown})
+    made: dict[int, tuple[Strip, ...]] = {}
+    cut = len(pairs) > _DETAILED
+    for pair, first, known in shown:
+        rows = examples.get((pair.model, pair.subject))
+        if rows is None:
+            continue
+        if album.size < _BYTES:
+            made[pair.number] = strips(first, rows, known, album)
+        else:
+            cut = True
+    return [replace(pair, strips=made.get(pair.number, ())) for pair in pairs], cut
+
+
+def _means(record: Sweep, limit: float) -> list[Mean]:
+    rows, columns = (list(dict.fromkeys(record.matrix[name])) for name in ("source_axis", "target_axis"))
+    means = []
+    for model, cells in record.matrix.groupby("model", sort=False):
+        mean, subjects = mean_matrix(cells, rows, columns), cells["subject"].nunique()
+        titles = [
+            [_mean_tooltip(mean, (i, j), f"{x} on {y}") for j, y in enumerate(columns)] for i, x in enumerate(rows)
+        ]
+        sure: NDArray[np.bool_] = (mean.low > 0) | (mean.high < 0)
+        label = f"Mean IS matrix of {model} over {subjects} subjects"
+        picture = heatmap(rows, columns, mean.mean, sure, limit=limit, label=label, titles=titles)
+        means.append(Mean(str(model), subjects, Markup(picture), bool((mean.subjects < subjects).any())))
+    return means
+
+
+def _mean_tooltip(mean: MeanMatrix, at: tuple[int, int], name: str) -> str:
+    if not mean.subjects[at]:
+        return f"{name}: undefined for every subject"
+    return (
+        f"{name}: mean IS {signed(mean.mean[at])}, 95% interval {signed(mean.low[at])} to {signed(mean.high[at])}; of "
+        f"{mean.subjects[at]} subjects {mean.negative[at]} significantly below 0, {mean.positive[at]} above"
+    )

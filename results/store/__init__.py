@@ -1,0 +1,1 @@
+"""The store: images and answers by content, in Parquet shards."""

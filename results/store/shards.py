@@ -1,0 +1,119 @@
+"""What a shard is: a Parquet file that carries the SHA-256 of itself.
+
+Its footer holds 64 hex digits that were zeros when the hash was taken, so that no flipped byte goes unseen, in data or
+metadata. The same rows are the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from seesaw.results.errors import StoreError
+from seesaw.results.secrets import first_line
+from seesaw.results.store.identity import batch_key, image_key
+from seesaw.results.store.parquet import plain_table
+
+__all__ = ["ANSWERS", "IMAGES", "check_name", "deserialise", "serialise"]
+
+IMAGES = pa.schema(
+    [
+        ("image_key", pa.string()),
+        ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+        ("model", pa.string()),
+        ("prompt", pa.string()),
+        ("adapter", pa.string()),
+        ("seed", pa.int64()),
+        ("withheld", pa.string()),  # "" for an image that may be asked, else why not: blank, flagged
+    ]
+)
+ANSWERS = pa.schema(
+    [
+        ("image_key", pa.string()),
+        ("question", pa.string()),
+        ("choices", pa.list_(pa.string())),
+        ("answer", pa.string()),
+        ("probabilities", pa.list_(pa.float64())),
+        ("mass", pa.float64()),
+        ("vlm", pa.string()),
+    ]
+)
+_FEATURES = {
+    **{name: {"dtype": str(IMAGES.field(name).type), "_type": "Value"} for name in IMAGES.names if name != "image"},
+    "image": {"_type": "Image"},
+}
+_HUGGING_FACE = {"huggingface": json.dumps({"info": {"features": {n: _FEATURES[n] for n in IMAGES.names}}})}
+_DIGEST = "seesaw.sha256"
+_ZEROS = b"0" * 64
+
+
+def serialise(table: pa.Table) -> bytes:
+    """The bytes of a shard."""
+    schema = table.schema.with_metadata(_HUGGING_FACE) if table.schema.names == IMAGES.names else table.schema
+    sink = pa.BufferOutputStream()
+    # PNGs do not compress again, and a page checksum tells readers other than us of a flipped byte too
+    codec: Any = {name: "NONE" if name.startswith("image.") else "ZSTD" for name in _leaves(schema)}
+    with pq.ParquetWriter(
+        sink, schema, compression=codec, write_page_checksum=True, write_statistics=False, store_schema=True
+    ) as writer:
+        writer.write_table(table.cast(schema))
+        writer.add_key_value_metadata({_DIGEST: _ZEROS.decode()})
+    content: bytes = sink.getvalue().to_pybytes()
+    at = _digest_at(content)
+    return content[:at] + hashlib.sha256(content).hexdigest().encode() + content[at + 64 :]
+
+
+def _leaves(schema: pa.Schema) -> Iterator[str]:
+    for field in schema:
+        if pa.types.is_struct(field.type):
+            yield from (f"{field.name}.{field.type.field(i).name}" for i in range(field.type.num_fields))
+        elif pa.types.is_list(field.type):
+            yield f"{field.name}.list.element"
+        else:
+            yield field.name
+
+
+def _digest_at(content: bytes) -> int:
+    """Offset of the 64 hex digits in the footer, -1 without them."""
+    at = content.rfind(_DIGEST.encode())
+    if at < 0:
+        return -1
+    found = re.compile(rb"[0-9a-f]{64}").search(content, at + len(_DIGEST))
+    return found.start() if found else -1
+
+
+def deserialise(name: str, content: bytes) -> pa.Table:
+    """The table of a shard; StoreError if a single byte is not as `serialise` made it."""
+    at = _digest_at(content)
+    if at < 0 or content[-4:] != b"PAR1":
+        raise StoreError(f"shard '{name}' is cut short or was not written by Seesaw ({len(content)} bytes)")
+    claimed = content[at : at + 64].decode()
+    if hashlib.sha256(content[:at] + _ZEROS + content[at + 64 :]).hexdigest() != claimed:
+        raise StoreError(f"shard '{name}' was altered after it was committed: its SHA-256 is not the one it carries")
+    try:
+        return plain_table(content)
+    except pa.ArrowException as error:
+        raise StoreError(f"shard '{name}' cannot be read: {first_line(error)}") from error
+
+
+def check_name(name: str, table: pa.Table) -> None:
+    """StoreError if images lie under a name that is not theirs: a name follows from model, prompt and seeds."""
+    kind, folder, file = name.split("/")
+    if kind != "images":
+        return
+    identity = folder.rpartition("-")[2]
+    columns = [table.column(c).to_pylist() for c in ("prompt", "adapter", "seed", "image_key")]
+    prompts, adapters, seeds, keys = columns
+    sound = (
+        len({*zip(prompts, adapters, strict=True)}) == 1
+        and file == f"{batch_key(identity, prompts[0], adapters[0], seeds)}.parquet"
+        and keys == [image_key(identity, prompts[0], adapters[0], seed) for seed in seeds]
+    )
+    if not sound:
+        raise StoreError(f"shard '{name}' holds images of another batch than its name says")

@@ -1,0 +1,120 @@
+"""mitigation_matrices.parquet: what every step of a mitigation saw of the axes that it could mitigate next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from seesaw.results.errors import RunDirectoryError
+from seesaw.results.tables.mitigation import CLOSE, Case, Key, read_parquet, typed
+
+__all__ = ["MITIGATION_MATRICES", "Matrix", "matrices_of", "read_matrices"]
+
+#: A row an entry; `step` counts the mitigations done when it was seen. A candidate that showed nobody has no rows, nor
+#: has a strategy that does not look at counterfactuals.
+MITIGATION_MATRICES = pa.schema(
+    [
+        *((name, pa.string()) for name in ("model", "subject", "case", "strategy")),
+        ("step", pa.int64()),
+        *((name, pa.string()) for name in ("source_axis", "target_axis")),
+        *((name, pa.float64()) for name in ("is", "w_init", "w_after")),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """S as one step saw it: row x what mitigating the candidate x would do, column y the axis that it is done to."""
+
+    candidates: tuple[str, ...]
+    axes: tuple[str, ...]
+    sensitivity: NDArray[np.float64]  #: (c, n), IS; NaN where undefined
+    w_init: NDArray[np.float64]  #: (n,), w as it was
+    w_after: NDArray[np.float64]  #: (c, n)
+
+    def gamma(self, priority: Mapping[str, float]) -> dict[str, float]:
+        """Predicted gain of every candidate: its IS over the axes of `priority`, each weighed by it."""
+        at = {axis: i for i, axis in enumerate(self.axes)}
+        return {
+            candidate: math.fsum(weight * float(row[at[axis]]) for axis, weight in priority.items())
+            for candidate, row in zip(self.candidates, self.sensitivity, strict=True)
+        }
+
+
+def read_matrices(path: Path, cases: Sequence[Case]) -> dict[Key, dict[int, Matrix]]:
+    """The matrices of `cases` in the mitigation_matrices.parquet at `path`, by case and step.
+
+    Raises:
+        RunDirectoryError: naming the file and what is wrong: it is not there or no such table, or does not belong to
+            `cases`.
+    """
+    return matrices_of(read_parquet(path), cases, f"'{path}'")
+
+
+def matrices_of(table: pa.Table, cases: Sequence[Case], where: str) -> dict[Key, dict[int, Matrix]]:
+    """The matrices in a table of `MITIGATION_MATRICES`, as `read_matrices`; `where` names the table in errors."""
+    known = {case.key: case for case in cases}
+    found: dict[Key, dict[int, Matrix]] = {}
+    frame = typed(table, MITIGATION_MATRICES, where).to_pandas()
+    for (model, subject, name, strategy, step), rows in frame.groupby(MITIGATION_MATRICES.names[:5], sort=False):
+        key, entries = (model, subject, name, strategy), rows.to_dict("records")
+        case = known.get(key)
+        fault = (
+            "has a matrix, but is no case of mitigation.parquet"
+            if case is None
+            else next(_faults(entries, case, int(step)), None)
+        )
+        matrix = None if fault else _matrix(entries)
+        if case is None or matrix is None or (fault := next(_contradictions(matrix, case, int(step)), None)):
+            raise RunDirectoryError(f"{where}: {subject} on {model}, case '{name}', {strategy}, step {step}: {fault}")
+        found.setdefault(key, {})[int(step)] = matrix
+    return found
+
+
+def _faults(entries: Sequence[Mapping[str, Any]], case: Case, step: int) -> Iterator[str]:
+    """What keeps the rows of one step from being a matrix of `case`."""
+    if not 0 <= step <= case.steps:
+        yield f"has a matrix, but mitigation.parquet has the steps 0 to {case.steps} of this case"
+        return
+    sources = dict.fromkeys(entry["source_axis"] for entry in entries)
+    pairs = [(entry["source_axis"], entry["target_axis"]) for entry in entries]
+    done = case.mitigated[:step]
+    for source in sources:
+        if source not in case.axes:
+            yield f"'{source}' is a candidate, but no axis of mitigation.parquet"
+        if source in done:
+            yield f"'{source}' is a candidate, but was mitigated before"
+    if sorted(pairs) != sorted((source, axis) for source in sources for axis in case.axes):
+        yield "does not have one row for every candidate and every axis"
+
+
+def _contradictions(matrix: Matrix, case: Case, step: int) -> Iterator[str]:
+    """What a matrix says against itself, or against mitigation.parquet."""
+    w = np.array([case.course[step].w[axis] for axis in matrix.axes])
+    if (abs(matrix.w_init - w) > CLOSE).any():
+        yield "its w_init are not the w that mitigation.parquet has"
+    if (abs(matrix.w_init - matrix.w_after - matrix.sensitivity) > CLOSE).any():
+        yield "is is not w_init less w_after"
+    if step < case.steps:
+        taken, gains = case.course[step + 1], matrix.gamma(case.chosen)
+        if taken.axis not in gains:
+            yield f"mitigation.parquet mitigates '{taken.axis}' next, which is no candidate here"
+        elif abs(gains[taken.axis] - taken.gamma) > CLOSE:
+            yield f"gamma of {taken.axis} is {gains[taken.axis]:.6g} here, {taken.gamma:.6g} in mitigation.parquet"
+
+
+def _matrix(entries: Sequence[Mapping[str, Any]]) -> Matrix:
+    candidates, axes = (tuple(dict.fromkeys(e[name] for e in entries)) for name in ("source_axis", "target_axis"))
+    at = {(entry["source_axis"], entry["target_axis"]): entry for entry in entries}
+    values = {
+        name: np.array([[at[x, y][name] for y in axes] for x in candidates], np.float64)
+        for name in ("is", "w_init", "w_after")
+    }
+    return Matrix(candidates, axes, values["is"], values["w_init"][0], values["w_after"])

@@ -1,0 +1,309 @@
+"""What a run directory holds, read and checked, for whoever shows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import yaml
+
+from seesaw.results.errors import RunDirectoryError
+from seesaw.results.store.parquet import plain_batches, plain_table
+from seesaw.results.tables.mitigation import Case, Key, read_mitigation
+from seesaw.results.tables.mitigation_matrices import Matrix, read_matrices
+from seesaw.results.tables.tables import (
+    ANSWERS,
+    DISTRIBUTIONS,
+    FAILURES,
+    MATRICES,
+    TRUTH,
+    UNCERTAINTY,
+    WITHHELD,
+    about_of,
+)
+
+__all__ = ["FIRST", "Mitigation", "Record", "Sweep", "read_examples", "read_record", "read_run"]
+
+FIRST = 8  #: images of every cell that may serve as examples: those of its first batch
+_CELL = ["model", "subject", "source_axis", "source_value"]
+_EXAMPLE = [*_CELL, "image", "axis", "answer", "prompt", "image_key"]
+_WORDS = [*_CELL, "axis", "answer", "prompt"]  # columns of few words on many rows
+_ENTRY = ["model", "subject", "source_axis", "target_axis"]
+_OF_SWEEPS = ("answers", "distributions", "matrices", "uncertainty")
+_OF_MITIGATIONS = ("mitigation", "mitigation_matrices")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep measured.
+
+    `matrix` has the columns of matrices.parquet, then se, low, high, and exact, the exact IS, NaN where it is not
+    known; `truths` names the world whose exact values they are, by model; `cells` (model, subject, source_axis,
+    source_value, asked, dropped) the images made and those that count nowhere, without a person or `withheld` (the
+    columns of withheld.parquet); `answers` how many attributes were read in all. What single images show is
+    `read_examples` of `run`: there may be millions.
+    """
+
+    run: Path
+    about: Mapping[str, Any]  #: metric, targets and intervention, as the tables themselves say
+    matrix: pd.DataFrame
+    truths: Mapping[str, str]
+    distributions: pd.DataFrame
+    cells: pd.DataFrame
+    withheld: pd.DataFrame
+    answers: int
+
+
+@dataclass(frozen=True)
+class Mitigation:
+    """What mitigations did: every case, and by case and step the matrix that it saw, where it saw one."""
+
+    about: Mapping[str, Any]  #: as of a sweep
+    cases: tuple[Case, ...]
+    matrices: Mapping[Key, Mapping[int, Matrix]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run that has been measured: a sweep, a mitigation, or both."""
+
+    path: Path
+    run: Mapping[str, Any]  #: run.json
+    config: Mapping[str, Any]  #: config.yaml
+    failures: pd.DataFrame
+    sweep: Sweep | None
+    mitigation: Mitigation | None
+
+    @property
+    def models(self) -> Mapping[str, str]:
+        """Identity of every model by its name."""
+        models: Mapping[str, str] = self.run["fingerprint"]["models"]
+        return models
+
+
+def read_run(run: Path) -> Record:
+    """Read the run directory `run`. A sweep, or a mitigation, is there if any of its tables is.
+
+    Raises:
+        RunDirectoryError: it is none, nothing has been measured in it yet, or a file of it cannot be read.
+    """
+    record, config = _run_json(run), _config(run)
+    has_mitigation = _holds(run, _OF_MITIGATIONS)
+    return Record(
+        path=run,
+        run=record,
+        config=config,
+        sweep=_sweep(run) if _holds(run, _OF_SWEEPS) or not has_mitigation else None,
+        mitigation=_mitigation(run) if has_mitigation else None,
+        failures=_frame(run, "failures", FAILURES.names),
+    )
+
+
+def _holds(run: Path, names: Sequence[str]) -> bool:
+    return any((run / f"{name}.parquet").is_file() for name in names)
+
+
+def _mitigation(run: Path) -> Mitigation:
+    path = run / "mitigation.parquet"
+    cases = read_mitigation(path)
+    if not cases:
+        raise RunDirectoryError(f"'{path}' holds no case; `seesaw mitigate {run / 'config.yaml'}` makes some")
+    return Mitigation(about_of(path), tuple(cases), read_matrices(run / "mitigation_matrices.parquet", cases))
+
+
+def _sweep(run: Path) -> Sweep:
+    matrix = _frame(run, "matrices", MATRICES.names)
+    spread = _frame(run, "uncertainty", [*_ENTRY, "se", "low", "high"], UNCERTAINTY)
+    merged = matrix.merge(spread, how="left", on=_ENTRY)
+    if matrix.empty:
+        raise RunDirectoryError(
+            f"'{run}/matrices.parquet' holds no matrix: no intervention was observed; {_again(run)}"
+        )
+    if len(merged) != len(matrix):
+        raise RunDirectoryError(f"'{run}/uncertainty.parquet' does not belong to the matrices beside it; {_again(run)}")
+    merged, truths = _beside_exact(run, merged)
+    withheld = _withheld(run)
+    cells, answers = _cells(run, withheld)
+    return Sweep(
+        run=run,
+        about=about_of(run / "matrices.parquet"),
+        matrix=merged,
+        truths=truths,
+        distributions=_frame(run, "distributions", DISTRIBUTIONS.names),
+        cells=cells,
+        withheld=withheld,
+        answers=answers,
+    )
+
+
+def read_examples(run: Path, wanted: Mapping[tuple[str, str], str]) -> Mapping[tuple[str, str], pd.DataFrame]:
+    """What answers.parquet says about the first eight images of a pair's prompts, by pair (model, subject).
+
+    `wanted` tells by pair the source axis of those prompts; the initial prompt is always among them.
+    Raises RunDirectoryError.
+    """
+    found: dict[tuple[str, str], list[pd.DataFrame]] = {}
+    for rows in _answers(run, _EXAMPLE):
+        first = rows[rows["image"] < FIRST]
+        for (model, subject), examples in first.groupby(["model", "subject"], sort=False, observed=True):
+            pair = str(model), str(subject)
+            if pair in wanted:
+                mine = examples[examples["source_axis"].isin(["", wanted[pair]])]
+                found.setdefault(pair, []).append(_plain(mine))
+    return {pair: pd.concat(parts) for pair, parts in found.items()}
+
+
+_START_OVER = "; remove the run directory and sweep again: images and answers are in the store, so nothing is lost"
+
+
+def read_record(path: Path, needed: Sequence[str] = ("state", "fingerprint")) -> dict[str, Any]:
+    """run.json of a run directory, with the keys that are `needed`. RunDirectoryError if `path` is no run directory."""
+    try:
+        record = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunDirectoryError(f"'{path}' is no run directory: it holds no run.json") from None
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"'{path}/run.json' cannot be read: {error}{_START_OVER}") from None
+    if not isinstance(record, dict) or not record.keys() >= set(needed):
+        raise RunDirectoryError(f"'{path}/run.json' is no record of a run{_START_OVER}")
+    return record
+
+
+def _run_json(run: Path) -> Mapping[str, Any]:
+    record = read_record(run, needed=("fingerprint",))
+    fingerprint = record["fingerprint"]
+    if (
+        not isinstance(fingerprint, dict)
+        or not isinstance(fingerprint.get("models"), dict)
+        or "seed" not in fingerprint
+    ):
+        raise RunDirectoryError(
+            f"'{run}/run.json' is not a run's record: it lacks the fingerprint, its models or its seed"
+        )
+    return dict(record)
+
+
+def _config(run: Path) -> Mapping[str, Any]:
+    try:
+        config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunDirectoryError(f"'{run}' holds no config.yaml; {_again(run)}") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise RunDirectoryError(f"'{run}/config.yaml' cannot be read: {str(error).splitlines()[0]}") from None
+    if not isinstance(config, dict):
+        raise RunDirectoryError(f"'{run}/config.yaml' is not a resolved config; {_again(run)}")
+    return config
+
+
+def _table(run: Path, name: str, columns: Sequence[str]) -> pa.Table:
+    with _readable(run, name) as path:
+        return plain_table(path, columns)
+
+
+def _answers(run: Path, columns: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """`columns` of answers.parquet, some rows at a time; words as categories, a missing one as an empty one."""
+    words = [name for name in _WORDS if name in columns]
+    word = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema([(name, word if name in words else ANSWERS.field(name).type) for name in columns])
+    with _readable(run, "answers") as path:
+        for batch in plain_batches(path, columns, words):
+            rows: pd.DataFrame = batch.cast(schema).to_pandas()
+            for name in words:
+                if rows[name].hasnans:
+                    rows[name] = rows[name].astype("str").fillna("").astype("category")
+            yield rows
+
+
+@contextmanager
+def _readable(run: Path, name: str) -> Iterator[Path]:
+    """The table `name` of a run. Raises RunDirectoryError where the block finds none that can be read."""
+    path = run / f"{name}.parquet"
+    try:
+        yield path
+    except FileNotFoundError:
+        raise RunDirectoryError(
+            f"'{run}' holds no {name}.parquet, so there is nothing to report yet; {_again(run)}"
+        ) from None
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise RunDirectoryError(
+            f"'{path}' cannot be read as the table that it should be: {str(error).splitlines()[0]}; "
+            f"delete it, and {_again(run)}, which makes it again from the store"
+        ) from None
+
+
+def _again(run: Path) -> str:
+    verb = "mitigate" if _holds(run, _OF_MITIGATIONS) and not _holds(run, _OF_SWEEPS) else "sweep"
+    return f"bring `seesaw {verb} {run / 'config.yaml'}` to its end"
+
+
+def _frame(run: Path, name: str, columns: Sequence[str], schema: pa.Schema | None = None) -> pd.DataFrame:
+    table = _table(run, name, columns)
+    if schema is not None and any(table.schema.field(c).type != schema.field(c).type for c in columns):
+        raise RunDirectoryError(f"'{run}/{name}.parquet' has columns of other types than it should; {_again(run)}")
+    return _words(table)
+
+
+def _beside_exact(run: Path, matrix: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, str]]:
+    """`matrix` with the exact IS of its entries, and the world that says so by model; none where there is no truth."""
+    path = run / "truth.parquet"
+    if not path.is_file():
+        return matrix.assign(exact=np.nan), {}
+    exact = _frame(run, "truth", TRUTH.names, TRUTH).rename(columns={"is": "exact"})
+    merged = matrix.merge(exact, how="left", on=_ENTRY)
+    if len(merged) != len(matrix):
+        raise RunDirectoryError(f"'{path}' does not belong to the matrices beside it; delete it, and {_again(run)}")
+    truths = about_of(path).get("truths")
+    return merged, truths if isinstance(truths, dict) else {}
+
+
+def _words(table: pa.Table) -> pd.DataFrame:
+    """A table as a frame in which a missing word is an empty one."""
+    frame: pd.DataFrame = table.to_pandas()
+    words = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    return frame.assign(**{name: frame[name].fillna("") for name in words})
+
+
+def _withheld(run: Path) -> pd.DataFrame:
+    """Images that were made and not asked, by cell; runs from before there were any have no such table."""
+    if not (run / "withheld.parquet").is_file():
+        return _words(WITHHELD.empty_table())
+    return _frame(run, "withheld", WITHHELD.names, WITHHELD)
+
+
+def _cells(run: Path, withheld: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Images made and dropped by cell, and how many attributes were read in all.
+
+    Without a person question every image counts, unless it was withheld.
+    """
+    people, answers = [], 0
+    for rows in _answers(run, [*_CELL, "axis", "answer"]):
+        asked = rows[rows["axis"] == "person"]
+        people.append(_counted(asked.assign(dropped=asked["answer"] == "no")))
+        answers += len(rows) - len(asked)
+    if not any(map(len, people)):
+        images = [_plain(rows.drop_duplicates()) for rows in _answers(run, [*_CELL, "image"])]
+        people = [_counted(pd.concat(images).drop_duplicates().assign(dropped=False))] if images else people
+    if len(withheld):
+        more = withheld.set_index(_CELL)[["flagged", "blank"]].sum(axis=1)
+        people.append(pd.DataFrame({"asked": more, "dropped": more}).reset_index())
+    none = pd.DataFrame(columns=[*_CELL, "asked", "dropped"])
+    counted = pd.concat(people or [none]).groupby(_CELL, sort=False)[["asked", "dropped"]].sum().reset_index()
+    return counted.astype({"asked": int, "dropped": int}), answers
+
+
+def _counted(images: pd.DataFrame) -> pd.DataFrame:
+    """Cells of `images`, a row an image: how many there are, and how many of them are `dropped`."""
+    groups = images.groupby(_CELL, sort=False, observed=True)["dropped"]
+    return _plain(groups.agg(asked="size", dropped="sum").reset_index())
+
+
+def _plain(rows: pd.DataFrame) -> pd.DataFrame:
+    """`rows` with words that are no categories, so that such frames can be put together."""
+    return rows.astype({name: "str" for name in _WORDS if name in rows})

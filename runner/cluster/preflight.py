@@ -1,0 +1,194 @@
+"""Before any work: whether the machine, or every node of the cluster, has what the run needs. One message, exit 4.
+
+`check_disk` and `runner.cluster.requirements.check_resources` compare what is needed with what there is; `preflight` asks each node
+that could take work for its versions, its memory, packages and weights, and whether it shares the store.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from seesaw.actors.hub import free_space
+from seesaw.results.errors import EnvironmentFault
+from seesaw.results.secrets import first_line
+from seesaw.runner.cluster.connect import labels, leaving, named, nodes
+from seesaw.runner.cluster.node_probe import LIBRARIES, UNSEEN, Asked, Facts, Mark, ask, engine_lacks, look, versions
+from seesaw.runner.cluster.requirements import grouped, models_lack, room_of, specs_of
+from seesaw.runner.config import ModelConfig
+from seesaw.runner.experiment import Experiment
+from seesaw.runner.plan import Plan
+from seesaw.runner.scheduling.resources import Node, places
+
+__all__ = ["Ready", "check_disk", "preflight", "welcome"]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The nodes that may be given work, by their Ray node id, and those that were asked and may not.
+
+    `notes` tell what is no reason to stop. What of the models cannot be loaded on a node is in its facts.
+    """
+
+    facts: Mapping[str, Facts] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+def check_disk(plan: Plan, store: str) -> None:
+    """EnvironmentFault if the images that a run would still make do not fit where a local store lies."""
+    if "://" in store:
+        return
+    left = sum((model.disk_gb or 0) * (1 - model.images_held / model.batches) for model in plan.models)
+    free = free_space(Path(store)) / 1e9
+    if left > free:
+        raise EnvironmentFault(
+            f"this run makes about {left:,.1f} GB of images, and the file system of the store '{store}' has "
+            f"{free:,.1f} GB free: make room, choose another place (store=DIR), or ask for fewer images (images=N)"
+        )
+
+
+def preflight(experiment: Experiment) -> Ready:
+    """Ask this machine, or every node of the cluster that could take work, for all that a run needs there.
+
+    A model needs one node that can load it, or as many as its `cluster.replicas` take; what others lack is a note.
+    Takes no longer than a node may take to answer (`runner.cluster.node_probe.PATIENCE`) and the store to keep a few bytes.
+
+    Raises:
+        ConfigError: on this machine, what an engine finds wrong with its settings.
+        EnvironmentFault: all that is missing, on all nodes.
+    """
+    if experiment.cluster.address == "local":
+        return _on_this_machine(experiment)
+    facts, problems = _survey(experiment, nodes())
+    lacking = [*grouped(problems), *_apart(experiment, facts)]
+    short, notes = models_lack(experiment, nodes(facts), facts, cluster=True)
+    lacking += short
+    if lacking:
+        raise EnvironmentFault("\n  ".join(["this run cannot start on this cluster:", *lacking]))
+    return Ready(facts, notes=tuple(notes))
+
+
+def welcome(experiment: Experiment, ready: Ready) -> Ready:
+    """`ready` with the nodes that have joined since, if they can take work; else their number among `refused`.
+
+    Blocks for as long as `preflight` may. The notes are of the newcomers alone.
+
+    Raises:
+        EnvironmentFault: the store cannot be written from here now; never for what a newcomer lacks.
+    """
+    new = [node for node in nodes() if node.name not in ready.facts and node.name not in ready.refused]
+    found, problems = _survey(experiment, new)
+    known, facts, notes = labels(), dict(ready.facts), [f"not used: {line}" for line in grouped(problems)]
+    refused = {node for node, _ in problems}
+    for name, fact in found.items():
+        label, apart = known.get(name, name), _apart(experiment, {**facts, name: fact})
+        if apart:
+            refused.add(name)
+            notes += [f"{label} has joined and is not used: {line}" for line in apart]
+            continue
+        facts[name] = fact
+        notes += [f"{label} has joined", *(f"{label} is without {model}: {why}" for model, why in fact.lacks.items())]
+    return Ready(facts, ready.refused | refused, tuple(notes))
+
+
+def _on_this_machine(experiment: Experiment) -> Ready:
+    asked = _asked(experiment)
+    with ThreadPoolExecutor() as pool:  # each may wait some seconds for what the hub says
+        lacks = zip(asked, pool.map(engine_lacks, asked), strict=True)
+        facts = replace(look([]), lacks={model[0]: why for model, why in lacks if why})
+    here = {node.name: facts for node in nodes()}
+    lacking, _ = models_lack(experiment, nodes(here), here, cluster=False)
+    if lacking:
+        raise EnvironmentFault("\n  ".join(["this run cannot start here:", *lacking]))
+    return Ready(here)
+
+
+def _survey(experiment: Experiment, have: Sequence[Node]) -> tuple[dict[str, Facts], list[tuple[str, str]]]:
+    """The facts of the nodes that can work with this driver, and (node, problem) of those that cannot.
+
+    Only nodes with room for something are asked. One that leaves meanwhile is neither.
+    """
+    works = [room_of(spec) for spec in specs_of(experiment)]
+    useful = [node.name for node in have if any(places(work, [node]) for work in works)]
+    if not useful:
+        return {}, []
+    own, facts, problems = versions(), {}, []
+    store, name = experiment.store, f".probe-{uuid.uuid4().hex}.tmp"
+    mark = Mark.at(store, name)
+    with _marked(store, mark, useful):
+        answers = ask(useful, _asked(experiment), store, name, leaving.is_set)
+        alive = {node.name for node in nodes()}
+        for node in alive.intersection(answers):
+            answer = answers[node]
+            if isinstance(answer, str):
+                problems.append((node, answer))
+                continue
+            wrong = [*_differs(answer, own), *_unshared(answer, store, mark.of(node))]
+            problems += [(node, why) for why in wrong]
+            if not wrong:
+                facts[node] = answer
+    return facts, problems
+
+
+@contextmanager
+def _marked(store: str, mark: Mark, nodes: Sequence[str]) -> Iterator[None]:
+    """Leave a mark in the store for the nodes to see; after the block it is gone, and so are theirs."""
+    try:
+        mark.write()
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise EnvironmentFault(f"store '{store}' cannot be read and written: {first_line(error)}") from error
+    finally:
+        for left in (mark, *map(mark.of, nodes)):
+            with suppress(OSError, pa.ArrowException):  # from a store that is away nothing can be removed
+                left.remove()
+
+
+def _differs(facts: Facts, own: Mapping[str, str]) -> list[str]:
+    same = ("Seesaw", "Python", "ray")
+    return [
+        f"{name} is {facts.versions.get(name)} there, and {own[name]} here; install the same on every node"
+        for name in same
+        if facts.versions.get(name) != own[name]
+    ]
+
+
+def _unshared(facts: Facts, store: str, mark: Mark) -> list[str]:
+    if facts.store and facts.store != UNSEEN:
+        return [facts.store]
+    if facts.store or not mark.seen():
+        return [
+            f"store '{store}' is a directory of the driver's machine alone, and not seen there; give a shared "
+            "filesystem or an object store (store=s3://bucket/prefix)"
+        ]
+    return []
+
+
+def _apart(experiment: Experiment, facts: Mapping[str, Facts]) -> list[str]:
+    """Libraries that are not the same on all nodes that a model may be put on: numbers would depend on the node."""
+    have, known, found = nodes(facts), labels(), []
+    for spec in specs_of(experiment):
+        there = [node.name for node in have if places(room_of(spec), [node])]
+        for library in LIBRARIES:
+            told: dict[str, list[str]] = {}
+            for node in there:
+                if version := facts[node].versions.get(library):
+                    told.setdefault(version, []).append(known.get(node, node))
+            if len(told) > 1:
+                each = ", ".join(f"{version} on {named(names)}" for version, names in sorted(told.items()))
+                found.append(
+                    f"{library} is {each}, and numbers would depend on the node; install the same on every node, or "
+                    "keep work off some (`ray start --num-cpus=0 --num-gpus=0`)"
+                )
+    return list(dict.fromkeys(found))
+
+
+def _asked(experiment: Experiment) -> list[Asked]:
+    return [(s.name, isinstance(s, ModelConfig), s.engine, s.settings) for s in specs_of(experiment)]

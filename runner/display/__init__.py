@@ -1,0 +1,1 @@
+"""What a user sees of a run: events, progress, status, plans, metrics."""

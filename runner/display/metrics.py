@@ -1,0 +1,80 @@
+"""The figures of a run as Prometheus metrics, for whoever watches many runs at once: `cluster.metrics: HOST:PORT`.
+
+The same figures as `seesaw status --follow` shows, served by the driver for as long as it works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
+
+from seesaw.results.errors import EnvironmentFault
+from seesaw.runner.display.events import Counts
+
+__all__ = ["exported"]
+
+Show = Callable[[str, Mapping[str, Any], Counts], None]
+
+_COUNTS = {
+    "batches": "Batches that were asked for, held ones included",
+    "batches_done": "Batches whose answers are in",
+    "images_made": "Images made in this run",
+    "images_reused": "Images that the store held, or that were asked for twice",
+    "answers": "Answers of the VLM in this run",
+    "cells_done": "Cells that are done",
+    "cells_failed": "Cells with a batch that was set aside",
+    "replicas_lost": "Replicas that died or hung",
+}
+_MODELS = {
+    "left": "Batches that are left for a model or the VLM",
+    "done": "Batches that a model or the VLM did in this run",
+    "replicas": "Replicas of a model or the VLM",
+    "rate": "Batches a second of all replicas of a model or the VLM together, while they work",
+}
+
+
+@contextmanager
+def exported(address: str | None, show: Show) -> Iterator[Show]:
+    """`show`, which also serves the figures at `address` (HOST:PORT) while the block runs; None serves nothing.
+
+    Raises:
+        EnvironmentFault: the address is taken, or none of this machine's.
+    """
+    if address is None:
+        yield show
+        return
+    host, _, port = address.rpartition(":")
+    registry = CollectorRegistry()
+    counts = {name: Gauge(f"seesaw_{name}", about, registry=registry) for name, about in _COUNTS.items()}
+    models = {
+        name: Gauge(f"seesaw_model_{name}", about, ["model"], registry=registry) for name, about in _MODELS.items()
+    }
+    failures = Gauge("seesaw_failures", "Batches that were set aside", registry=registry)
+    idle = Gauge("seesaw_gpu_idle", "Share of the GPUs' time so far in which they had no batch", registry=registry)
+
+    def told(kind: str, fields: Mapping[str, Any], so_far: Counts) -> None:
+        for name, gauge in counts.items():
+            gauge.set(getattr(so_far, name))
+        failures.set(len(so_far.failures))
+        if kind == "fleet":
+            idle.set(fields["gpu_idle"] or 0.0)
+            for model, about in fields["models"].items():
+                for name, gauge in models.items():
+                    gauge.labels(model).set(about[name])
+        show(kind, fields, so_far)
+
+    try:
+        server, thread = start_http_server(int(port), addr=host, registry=registry)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cluster.metrics: nothing can be served at '{address}': {error.strerror or error}; choose another port"
+        ) from error
+    try:
+        yield told
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

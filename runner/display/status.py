@@ -1,0 +1,167 @@
+"""Where a run stands, and whether a store is sound: read from the files alone, while a driver works or after."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from filelock import FileLock, Timeout
+
+from seesaw.results.errors import InputError, RunDirectoryError
+from seesaw.results.secrets import first_line
+from seesaw.results.store.parquet import plain_table
+from seesaw.results.store.store import Store
+from seesaw.results.tables.mitigation import read_mitigation
+from seesaw.results.tables.run_reader import read_record
+from seesaw.runner.display.progress import FIGURES, fleet_lines
+from seesaw.runner.display.streams import say
+from seesaw.runner.display.terminal import Console, escape
+from seesaw.runner.experiment import load_experiment
+from seesaw.runner.plan import make_plan
+
+__all__ = ["follow", "show_status", "show_verify"]
+
+_LOOK = 2.0  # seconds between two looks at a run that is followed
+
+
+def show_status(run: Path, as_json: bool) -> None:
+    """Print what of a run is done, by model, and what failed.
+
+    Raises:
+        RunDirectoryError: `run` is no run directory.
+    """
+    record = read_record(run)
+    experiment = load_experiment(str(run / "config.yaml"))
+    plan = make_plan(experiment, Store(experiment.store))
+    state = record["state"]
+    working = _at_work(run)
+    if state == "running" and not working:
+        state = "killed"
+    failures = run / "failures.parquet"
+    failed = _failed(failures) if state in ("done", "partial") else []
+    command = record.get("command", "sweep")
+    outcomes = _outcomes(run) if command == "mitigate" and state in ("done", "partial") else {}
+    if as_json:
+        models = [
+            {"model": m.name, "batches": m.batches, "images": m.images_held, "answers": m.answers_held}
+            for m in plan.models
+        ]
+        about = {"event": "status", "command": command, "state": state, "models": models, "failures": failed}
+        about |= {"progress": _progress(run)} if state == "running" else {}
+        say(json.dumps(about | ({"mitigations": outcomes} if command == "mitigate" else {})))
+        return
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    meaning = {
+        "running": "a driver is at work",
+        "killed": "its driver was killed; the same command resumes",
+        "interrupted": "stopped on request; the same command resumes",
+        "failed": "ended with an error; the same command resumes",
+        "reporting": "all is measured; the same command writes the report",
+        "partial": "done, but something failed or is undefined; the same command tries again what may succeed",
+        "done": "complete",
+    }.get(state, escape(str(state)))
+    console.print(f"[b]{escape(experiment.name)}[/b] ({escape(str(run))}), {escape(str(command))}: {meaning}")
+    if command == "mitigate":
+        known = ", ".join(f"{number:,} {escape(outcome)}" for outcome, number in sorted(outcomes.items()))
+        console.print(f"  mitigations: {known or 'no outcomes yet'}; of what a sweep, its first step, looks at:")
+    if state == "running":
+        progress = _progress(run)
+        for line in [progress.get("figures", "no figures yet"), *fleet_lines(progress.get("fleet", {}))]:
+            console.print(f"  {escape(line)}")
+    for m in plan.models:
+        console.print(
+            f"  {escape(m.name)}: {m.answers_held / m.batches:.1%} done; of {m.batches:,} batches {m.images_held:,} "
+            f"have images and {m.answers_held:,} have answers"
+        )
+    for failure in failed[:20]:
+        console.print(f"  failed: {escape(failure['cell'])}: {escape(failure['error'])}: {escape(failure['message'])}")
+    if len(failed) > 20:
+        console.print(f"  ... and {len(failed) - 20} more in {escape(str(failures))}")
+    for stray in plan.strays:
+        console.print(f"  in the store: {escape(stray)}")
+
+
+def follow(run: Path) -> None:
+    """Print where a run stands, then its figures as they change, until no driver is at work on it."""
+    show_status(run, as_json=False)
+    console, last = Console(highlight=False), ""
+    while _at_work(run):
+        about = _progress(run)
+        if about and about["figures"] != last:
+            last = about["figures"]
+            console.print(f"{time.strftime('%H:%M:%S', time.localtime(about['time']))} {escape(last)}")
+            for line in fleet_lines(about.get("fleet", {})):
+                console.print(f"         {escape(line)}")
+        time.sleep(_LOOK)
+    show_status(run, as_json=False)
+
+
+def _progress(run: Path) -> dict[str, Any]:
+    """What the driver last said of itself; empty if nothing, or while it says so."""
+    try:
+        found: dict[str, Any] = json.loads((run / "logs" / FIGURES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if found.keys() >= {"time", "figures"} else {}
+
+
+def _outcomes(run: Path) -> dict[str, int]:
+    try:
+        return dict(Counter(case.outcome for case in read_mitigation(run / "mitigation.parquet")))
+    except RunDirectoryError:  # the same command makes it again
+        return {}
+
+
+def _failed(path: Path) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = plain_table(path).to_pylist() if path.is_file() else []
+        return rows
+    except (OSError, pa.ArrowException) as error:
+        raise RunDirectoryError(f"'{path}' cannot be read: {first_line(error)}; delete it") from None
+
+
+def _at_work(run: Path) -> bool:
+    lock = FileLock(run / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    except OSError:  # somebody else's directory, which we may read but not lock
+        return False
+    lock.release()
+    return False
+
+
+def show_verify(root: str, as_json: bool) -> int:
+    """Check a store and print what is wrong with it; 1 if a shard is damaged, else 0.
+
+    Raises:
+        InputError: there is no store.
+    """
+    if "://" not in root and not Path(root).is_dir():
+        raise InputError(f"'{root}' is no store: there is no such directory")
+    if not Store(root).folders():
+        beside = Path(root).parent / "store"
+        hint = f"; did you mean '{beside}'?" if beside.is_dir() else "; a config's `store` says where one is"
+        raise InputError(f"'{root}' is no store: it holds no images and no answers{hint}")
+    found: Counter[str] = Counter()
+    for name, problem in Store(root).verify():
+        kind = problem.kind if problem else "sound"
+        found[kind] += 1
+        if problem and as_json:
+            say(json.dumps({"event": "problem", "name": name, "kind": kind, "message": problem.message}))
+        elif problem:
+            say(f"{kind}: {name}: {problem.message}")
+    if as_json:
+        say(json.dumps({"event": "verify", **found}))
+    else:
+        others = "".join(f", {n} {kind}" for kind, n in sorted(found.items()) if kind != "sound")
+        say(f"{found['sound']} shards are sound{others}")
+        if found["damaged"]:
+            say("a sweep that needs a damaged shard moves it aside and makes it again")
+    return 1 if found["damaged"] else 0

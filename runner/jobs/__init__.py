@@ -1,0 +1,1 @@
+"""What each command does between claiming a run directory and writing the report."""

@@ -1,0 +1,77 @@
+"""The job of `seesaw sweep`: every cell of an experiment, reduced to answers, distributions and IS matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from seesaw.experiments.analysis import answer_rows, write_analysis
+from seesaw.experiments.lab import Lab, Observations
+from seesaw.experiments.sweep import sweep, withheld_images
+from seesaw.experiments.tally import tally_observed
+from seesaw.results.store.store import Store
+from seesaw.results.tables.tables import ANSWERS, WITHHELD, table_of, write_both, write_rows
+from seesaw.runner.display.events import Events
+from seesaw.runner.experiment import Experiment
+from seesaw.runner.jobs.truth import write_truth
+from seesaw.runner.plan import Plan, all_answered
+
+__all__ = ["Sweep"]
+
+SHOWN = 20  #: warnings about the tables that are worth a line each
+
+
+class Sweep:
+    command = "sweep"
+    shown = True
+    files = ("answers.parquet", "distributions.*", "matrices.*", "uncertainty.*", "withheld.*", "truth.*")
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = self.served = experiment
+        self._observed: dict[str, list[Observations]] = {}
+
+    def binding(self) -> Mapping[str, Any]:
+        return {"intervention": self.experiment.settings.intervention}
+
+    def held(self, store: Store) -> bool:
+        return all_answered(self.experiment, store)
+
+    def begins(self, plan: Plan) -> str:
+        return (
+            f"{plan.total('images'):,} images in {plan.total('cells'):,} cells; "
+            f"{plan.total('answers_held'):,} of {plan.total('batches'):,} batches are in the store"
+        )
+
+    async def observe(self, lab: Lab, events: Events) -> None:
+        experiment = self.experiment
+        models = [model.name for model in experiment.models]
+        self._observed = await sweep(lab, experiment.dataset, models, experiment.images)
+
+    def answers(self) -> pa.Table:
+        """answers.parquet of what was observed."""
+        tables = [answer_rows(model, self.experiment.dataset, cells) for model, cells in self._observed.items()]
+        return pa.concat_tables(tables) if tables else ANSWERS.empty_table()
+
+    def write(self, events: Events) -> bool:
+        experiment, path = self.experiment, self.experiment.run
+        observed, self._observed = self._observed, {}
+        each = (answer_rows(model, experiment.dataset, [cell]) for model, cells in observed.items() for cell in cells)
+        rows = write_rows(path / "answers.parquet", ANSWERS, each)
+        write_both(path, "withheld", table_of(withheld_images(observed), WITHHELD))
+        counted = tally_observed(observed, experiment.dataset)
+        ambiguous = sum(sum(cell.answers.ambiguous) for cells in observed.values() for cell in cells if cell.answers)
+        del observed  # of millions of images, and what follows needs its own room
+        warnings = write_analysis(counted, rows, path, experiment.settings).warnings()
+        write_truth(experiment)
+        if ambiguous:
+            warnings.append(
+                f"{ambiguous:,} images claimed several attributes of a composite axis; the likeliest counts"
+            )
+        for line in warnings[:SHOWN]:
+            events.note(line)
+        if len(warnings) > SHOWN:
+            more = len(warnings) - SHOWN
+            events.note(f"and {more:,} more of this kind; NaN in matrices.parquet marks what is undefined")
+        return True

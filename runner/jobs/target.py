@@ -1,0 +1,123 @@
+"""The job of `seesaw study target`: a sweep's IS with D* of real images in the place of its own targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.csv as pacsv
+
+from seesaw.actors.folder_engine import FolderEngine, real_images, spelt
+from seesaw.experiments.lab import Lab, Observations
+from seesaw.experiments.prompts import initial_prompt
+from seesaw.experiments.target_study import Targets, flip_summary, flips, observed_targets, read_targets, real_targets
+from seesaw.results.errors import ConfigError
+from seesaw.results.store.store import Store
+from seesaw.results.tables.tables import FLIPS, TARGETS, read_answers, table_of, write_both
+from seesaw.runner.config import ModelConfig
+from seesaw.runner.display.events import Events
+from seesaw.runner.experiment import Experiment, with_model
+from seesaw.runner.jobs.sweep import Sweep
+from seesaw.runner.plan import Plan, all_answered
+
+__all__ = ["Target"]
+
+REAL = "real"  #: the model whose images are those of a folder
+
+
+class Target:
+    """D* comes from `real`: a folder of images, which the experiment's VLM is asked about, answers, or shares."""
+
+    command = "study target"
+    files = ("target.*", "flips.*")
+    shown = False
+
+    def __init__(self, experiment: Experiment, real: str | None) -> None:
+        """Raises ConfigError and AnswersError for what `real` has wrong."""
+        if real is None:
+            raise ConfigError("the study of targets needs --real PATH: a folder of real images, answers, or shares")
+        self.experiment = self.served = experiment
+        self._sweep = Sweep(experiment)
+        self._targets: Targets | None = None
+        self._images: Mapping[str, int] = {}
+        self._cells: list[Observations] = []
+        path = Path(real)
+        if path.is_dir():
+            settings = {"path": str(path), "template": experiment.dataset.template, "seed": experiment.seed}
+            settings = FolderEngine.absolute(settings, [Path.cwd()])
+            files = real_images(settings)
+            self._images = {s: len(files.get(spelt(s), ())) for s in experiment.dataset.subjects}
+            lacking = [subject for subject, number in self._images.items() if not number]
+            if lacking:
+                raise ConfigError(
+                    f"'{real}' has no images of {', '.join(lacking)}; add '{real}/{lacking[0]}/', or leave them out "
+                    "with subjects=[...]"
+                )
+            self.served = with_model(experiment, ModelConfig(REAL, "folder", settings))
+        elif _has_answers(path):
+            self._targets = real_targets(read_answers(path), experiment.dataset)
+        else:
+            self._targets = read_targets(path, experiment.dataset)
+        if self._targets is not None:
+            lacking = [subject for subject in experiment.dataset.subjects if subject not in self._targets.shares]
+            if lacking:
+                raise ConfigError(
+                    f"'{real}' says nothing about {', '.join(lacking)}; add rows, or leave them out with subjects=[...]"
+                )
+
+    def binding(self) -> Mapping[str, Any]:
+        dataset = self.experiment.dataset
+        real: object = self.served.models[-1].identity
+        if self._targets is not None:
+            real = {
+                subject: {axis: shares.tolist() for axis, shares in by_axis.items()}
+                for subject, by_axis in self._targets.shares.items()
+                if subject in dataset.subjects
+            }
+        return {**self._sweep.binding(), "real": real}
+
+    def held(self, store: Store) -> bool:
+        return all_answered(self.experiment, store)
+
+    def begins(self, plan: Plan) -> str:
+        return self._sweep.begins(plan)
+
+    async def observe(self, lab: Lab, events: Events) -> None:
+        dataset = self.experiment.dataset
+        if self._targets is None:
+            for subject in dataset.subjects:
+                prompt = initial_prompt(dataset, subject)
+                self._cells += await lab.observe(REAL, [prompt], self._images[subject])
+        await self._sweep.observe(lab, events)
+
+    def write(self, events: Events) -> bool:
+        path, settings = self.experiment.run, self.experiment.settings
+        targets = observed_targets(self._cells) if self._targets is None else self._targets
+        found = flips(self._sweep.answers().to_pandas(), settings, targets)
+        tables = {
+            "target": table_of(targets.frame(settings.dataset), TARGETS),
+            "flips": table_of(found, FLIPS, settings.about()),
+        }
+        for name, table in tables.items():
+            write_both(path, name, table)
+        for row in flip_summary(found).itertuples(index=False):
+            entry = (
+                f"{row.subject}, {row.source_axis} on {row.target_axis}, {row.is_before:+.2f} to {row.is_after:+.2f}"
+            )
+            events.note(
+                f"{row.model}: {row.flipped:,} of {row.entries:,} entries change sign by more than sampling explains"
+                + (f" ({row.share:.1%}), most of all {entry}" if row.flipped else "")
+            )
+        return True
+
+
+def _has_answers(path: Path) -> bool:
+    """Whether a file is a table of answers, rather than one of shares."""
+    if path.suffix != ".csv":
+        return True
+    try:
+        with pacsv.open_csv(path) as reader:
+            return "answer" in reader.schema.names
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,49 @@
+"""What a run should have measured: the exact IS of the worlds that its models draw from or were trained on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seesaw.actors.pictogram.codes import AXES, OCCUPATIONS
+from seesaw.actors.pictogram.world import WORLDS, World
+from seesaw.experiments.dataset.load import Axis
+from seesaw.experiments.exact import Shares, exact_matrices
+from seesaw.results.tables.tables import TRUTH, table_of, write_both
+from seesaw.runner.experiment import Experiment
+
+__all__ = ["write_truth"]
+
+
+def write_truth(experiment: Experiment) -> None:
+    """Write truth.parquet and truth.csv into the run directory; where no model has a truth, none is left there.
+
+    A world knows its own axes and attributes, in whatever order the dataset has them, and the occupations: entries
+    about a user's other axes, attributes and subjects are left out. Which world it was is in the table's metadata.
+    """
+    if not experiment.truths:
+        for kind in ("parquet", "csv"):
+            (experiment.run / f"truth.{kind}").unlink(missing_ok=True)
+        return
+    dataset = experiment.dataset
+    axes = tuple(axis for axis in dataset.axes if sorted(axis.attributes) == sorted(AXES.get(axis.name, ())))
+    subjects = tuple(subject for subject in dataset.subjects if axes and subject in OCCUPATIONS)
+    settings = replace(experiment.settings, dataset=replace(dataset, axes=axes, subjects=subjects))
+    models = {name: _shares(WORLDS[world], axes) for name, world in experiment.truths.items()}
+    frame = asyncio.run(exact_matrices(models, settings))
+    write_both(experiment.run, "truth", table_of(frame, TRUTH, {**settings.about(), "truths": experiment.truths}))
+
+
+def _shares(world: World, axes: Sequence[Axis]) -> Shares:
+    """The exact shares of `world`, their attributes in the order of `axes`."""
+    order = {axis.name: [AXES[axis.name].index(attribute) for attribute in axis.attributes] for axis in axes}
+
+    def shares(text: str) -> Mapping[str, NDArray[np.float64]]:
+        exact = world.shares(text)
+        return {name: exact[name][places] for name, places in order.items()}
+
+    return shares

@@ -1,0 +1,1 @@
+"""Seesaw audits text-to-image models for biases that interact, and mitigates them."""
