@@ -17,7 +17,7 @@ from seesaw.actors.engines import BLANK, REASONS, TTI_ENGINES, Withheld, engine_
 from seesaw.actors.process import begin, kept, mortal
 from seesaw.results.errors import StoreError
 from seesaw.results.images import open_image
-from seesaw.results.store.store import IMAGES, Store
+from seesaw.results.store.store import IMAGE_SHARD, Store
 
 __all__ = ["BLANK", "ImageBatch", "TTIActor", "read_images"]
 
@@ -145,7 +145,7 @@ def _table(batch: ImageBatch, made: Sequence[bytes | Image.Image | Withheld]) ->
         "seed": list(batch.seeds),
         "withheld": [image.reason if isinstance(image, Withheld) else "" for image in made],
     }
-    return pa.table(columns, schema=IMAGES)
+    return pa.table(columns, schema=IMAGE_SHARD)
 
 
 def read_images(store: Store, shard: str, image_keys: Sequence[str]) -> list[bytes | Withheld]:

@@ -17,15 +17,15 @@ import pyarrow as pa
 from seesaw.actors.engines import VQA_ENGINES, Reply, VQAEngine, VQAQuestion, Withheld, engine_class
 from seesaw.actors.process import begin, kept, mortal
 from seesaw.actors.tti import read_images
-from seesaw.results.store.store import ANSWERS, Store
+from seesaw.results.store.store import ANSWER_SHARD, Store
 
-__all__ = ["PERSON", "AnswerBatch", "Questionnaire", "VQAActor", "ask_images"]
+__all__ = ["PERSON", "AnswerBatch", "VQAActor", "VQAQuestionnaire", "ask_images"]
 
 PERSON = -1  #: the person question's place in the answers of an image
 
 
 @dataclass(frozen=True)
-class Questionnaire:
+class VQAQuestionnaire:
     """What every image is asked. After `person` is answered no, the image is asked nothing more."""
 
     person: VQAQuestion | None
@@ -37,7 +37,7 @@ class Questionnaire:
 
 
 def ask_images(
-    engine: VQAEngine, images: Sequence[bytes | Withheld], questionnaire: Questionnaire
+    engine: VQAEngine, images: Sequence[bytes | Withheld], questionnaire: VQAQuestionnaire
 ) -> list[list[tuple[int, Reply]]]:
     """For each image (index of the question, reply) in order; PERSON (-1) is the person question's index.
 
@@ -94,7 +94,7 @@ class VQAActor:
         name: str,
         engine: str,
         settings: Mapping[str, Any],
-        questionnaire: Questionnaire,
+        questionnaire: VQAQuestionnaire,
         store: str,
         threads: int,
         log: str,
@@ -138,7 +138,7 @@ class VQAActor:
 def _table(
     batch: AnswerBatch,
     images: Sequence[bytes | Withheld],
-    questionnaire: Questionnaire,
+    questionnaire: VQAQuestionnaire,
     answers: Sequence[Sequence[tuple[int, Reply]]],
 ) -> pa.Table:
     """The answers as a shard; a withheld image has one row, without a question, whose answer is the reason."""
@@ -161,4 +161,4 @@ def _table(
                     "vlm": batch.vlm,
                 }
             )
-    return pa.Table.from_pylist(rows, schema=ANSWERS)
+    return pa.Table.from_pylist(rows, schema=ANSWER_SHARD)

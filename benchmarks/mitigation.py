@@ -25,7 +25,7 @@ from seesaw.runner.cluster.preflight import preflight
 from seesaw.runner.display.events import Events
 from seesaw.runner.experiment import Experiment, load_experiment
 from seesaw.runner.fleet.fleet import Fleet
-from seesaw.runner.jobs.mitigate import Mitigate
+from seesaw.runner.jobs.mitigate import MitigateJob
 from seesaw.runner.lab import FleetLab
 
 CONFIG = """
@@ -46,7 +46,7 @@ async def timed(experiment: Experiment, fleet: Fleet, seed: int) -> tuple[float,
     """Seconds of all mitigations of `experiment`, and by subject until its own end; under a root seed of its own."""
     ends: dict[str, float] = {}
     experiment = replace(experiment, seed=seed)
-    job, events = Mitigate(experiment), Events(lambda kind, fields, counts: None)
+    job, events = MitigateJob(experiment), Events(lambda kind, fields, counts: None)
     lab = FleetLab(experiment, Store(experiment.store), fleet, events)
     began = time.perf_counter()
 

@@ -50,7 +50,7 @@ def measure(batches: int) -> dict[str, Any]:
     from seesaw.runner.display.events import Events
     from seesaw.runner.experiment import load_experiment
     from seesaw.runner.fleet.fleet import Fleet
-    from seesaw.runner.jobs.sweep import Sweep
+    from seesaw.runner.jobs.sweep import SweepJob
     from seesaw.runner.lab import FleetLab
     from seesaw.runner.rundir import RunDirectory
 
@@ -70,7 +70,7 @@ def measure(batches: int) -> dict[str, Any]:
             if (steps := done_of(counts)) >= marks[-1][0] + every:
                 marks.append((steps, time.process_time()))
 
-        job, events = Sweep(experiment), Events(mark)
+        job, events = SweepJob(experiment), Events(mark)
         directory = RunDirectory(job)
 
         async def once() -> tuple[float, float]:
@@ -94,7 +94,7 @@ def measure(batches: int) -> dict[str, Any]:
             swept = peak()
             job.write(events)
             directory.write_failures([])
-            directory.write_record("done")
+            directory.write_run_json("done")
             write_report(directory.path, directory.store)
     done = len(subjects) * BATCHES_A_SUBJECT
     figures = {"made": made[0], "read": read[0], "made_wall": made[1], "read_wall": read[1]}

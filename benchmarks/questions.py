@@ -22,7 +22,7 @@ import ray
 
 from seesaw.actors.pictogram.codes import AXES, OCCUPATIONS
 from seesaw.actors.pictogram.draw import draw
-from seesaw.actors.vqa import Questionnaire, VQAActor
+from seesaw.actors.vqa import VQAActor, VQAQuestionnaire
 
 BATCH = 8
 
@@ -85,7 +85,7 @@ def main() -> None:
     from seesaw.actors.pictogram.train_vlm import QUESTIONS
 
     # The person question among the others, for once, so that every way answers exactly the same requests.
-    questionnaire = Questionnaire(None, tuple(VQAQuestion(*q) for q in QUESTIONS.values()))
+    questionnaire = VQAQuestionnaire(None, tuple(VQAQuestion(*q) for q in QUESTIONS.values()))
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     actor = ray.remote(num_cpus=1)(BenchActor).remote(
         "bench", "vllm", {"model": "pictogram", "answers": args.answers}, questionnaire, "unused", args.threads, ""

@@ -25,8 +25,8 @@ from seesaw.results.store.identity import BATCH
 from seesaw.results.store.store import Store
 from seesaw.runner.display.events import Counts
 from seesaw.runner.experiment import Experiment, load_experiment
-from seesaw.runner.jobs.sweep import Sweep
-from seesaw.runner.plan import make_plan, nodes_of, work_of
+from seesaw.runner.jobs.sweep import SweepJob
+from seesaw.runner.plan import demand_of, make_plan, nodes_of
 from seesaw.runner.run import run
 from seesaw.runner.scheduling.simulate import lower_bound, simulate
 
@@ -82,7 +82,7 @@ def ran(folder: Path, config: str) -> tuple[Experiment, Clock]:
     path = folder / "scaling.yaml"
     path.write_text(config)
     clock, experiment = Clock(), load_experiment(str(path))
-    if run(Sweep(experiment), clock):
+    if run(SweepJob(experiment), clock):
         raise RuntimeError("the sweep did not end well")
     return experiment, clock
 
@@ -123,10 +123,10 @@ def models(folder: Path, gpus: int, minutes: float) -> None:
     plan = make_plan(experiment, Store(experiment.store))
     works = []
     for model, counts in zip(experiment.models, plan.models, strict=True):
-        work = work_of(model.spec, {}, BATCH * model.spec.seconds_per_image)
+        work = demand_of(model.spec, {}, BATCH * model.spec.seconds_per_image)
         works.append(replace(work, queued=counts.batches, load_seconds=loading))
     asks = BATCH * len(experiment.questionnaire.all) * experiment.vlm.spec.seconds_per_question
-    vlm = replace(work_of(experiment.vlm.spec, {}, asks), load_seconds=loading)
+    vlm = replace(demand_of(experiment.vlm.spec, {}, asks), load_seconds=loading)
     nodes = nodes_of(gpus, 0.0)
     simulated, bound = simulate(works, vlm, nodes).makespan, lower_bound(works, vlm, nodes)
     print(

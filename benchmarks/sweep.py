@@ -29,14 +29,14 @@ images: {images}
 def bare(config: str) -> None:
     """Every batch of the experiment, one after the other, in this process."""
     from seesaw.actors.engines import TTI_ENGINES, VQA_ENGINES, VQAQuestion, engine_class
-    from seesaw.actors.vqa import Questionnaire, ask_images
+    from seesaw.actors.vqa import VQAQuestionnaire, ask_images
     from seesaw.runner.experiment import load_experiment
     from seesaw.runner.plan import all_batches
 
     experiment = load_experiment(config)
     asked = experiment.questionnaire
     assert asked.person is not None
-    questionnaire = Questionnaire(
+    questionnaire = VQAQuestionnaire(
         VQAQuestion(asked.person.text, asked.person.choices),
         tuple(VQAQuestion(q.text, q.choices) for q in asked.questions),
     )

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from seesaw.experiments.answers import answer_rows, check_answers, coded_answers
 from seesaw.experiments.dataset.model import Axis
 from seesaw.experiments.sensitivity import intersectional_sensitivity, pool, w_bar
-from seesaw.experiments.settings import Settings, make_settings
+from seesaw.experiments.settings import AnalysisSettings, make_settings
 from seesaw.experiments.summary import Summary, summarise
 from seesaw.experiments.tally import Tally, tally
 from seesaw.results.errors import ConfigError
@@ -28,7 +28,7 @@ from seesaw.results.statistics import is_interval
 from seesaw.results.tables.tables import DISTRIBUTIONS, MATRICES, UNCERTAINTY, read_answers, table_of, write_both
 
 __all__ = [
-    "Settings",
+    "AnalysisSettings",
     "Summary",
     "analyze",
     "answer_rows",
@@ -44,7 +44,7 @@ _Number = TypeVar("_Number", np.int64, np.float64)
 _DRAWS = 1000  # an interval from 1,000 draws moves by 2 % of its width from seed to seed; five models take seconds
 
 
-def distributions(answers: pd.DataFrame, settings: Settings) -> pd.DataFrame:
+def distributions(answers: pd.DataFrame, settings: AnalysisSettings) -> pd.DataFrame:
     """distributions.parquet: how often every cell shows every attribute; source_value "*" is the pooled intervention.
 
     Raises AnswersError for a table that is not one over the settings' dataset.
@@ -52,7 +52,7 @@ def distributions(answers: pd.DataFrame, settings: Settings) -> pd.DataFrame:
     return _distributions(tally(coded_answers(answers, settings.dataset), settings.dataset), settings)
 
 
-def matrices(answers: pd.DataFrame, settings: Settings) -> pd.DataFrame:
+def matrices(answers: pd.DataFrame, settings: AnalysisSettings) -> pd.DataFrame:
     """matrices.parquet: IS and the distances it comes from, a row for every model, subject, source and target axis.
 
     Raises AnswersError for a table that is not one over the settings' dataset.
@@ -60,7 +60,7 @@ def matrices(answers: pd.DataFrame, settings: Settings) -> pd.DataFrame:
     return _matrices(tally(coded_answers(answers, settings.dataset), settings.dataset), settings)
 
 
-def uncertainty(answers: pd.DataFrame, settings: Settings) -> pd.DataFrame:
+def uncertainty(answers: pd.DataFrame, settings: AnalysisSettings) -> pd.DataFrame:
     """uncertainty.parquet: standard error and 95 % interval of every IS, in the rows of `matrices`.
 
     Raises AnswersError for a table that is not one over the settings' dataset.
@@ -69,7 +69,7 @@ def uncertainty(answers: pd.DataFrame, settings: Settings) -> pd.DataFrame:
     return _uncertainty(counted, settings, _matrices(counted, settings))
 
 
-def analyze(answers_path: str | Path, out_dir: str | Path, settings: Settings) -> Summary:
+def analyze(answers_path: str | Path, out_dir: str | Path, settings: AnalysisSettings) -> Summary:
     """Write distributions, matrices and uncertainty of the answers table at `answers_path` into `out_dir`.
 
     Nothing is written unless all of the input is good. Raises AnswersError for the answers, also for a file that is no
@@ -79,7 +79,7 @@ def analyze(answers_path: str | Path, out_dir: str | Path, settings: Settings) -
     return write_analysis(tally(coded, settings.dataset), len(coded.axis), out_dir, settings)
 
 
-def write_analysis(counted: Tally, rows: int, out_dir: str | Path, settings: Settings) -> Summary:
+def write_analysis(counted: Tally, rows: int, out_dir: str | Path, settings: AnalysisSettings) -> Summary:
     """Write distributions, matrices and uncertainty of what was counted, `rows` answers, into `out_dir`.
 
     Every table is written as Parquet, with the settings in its metadata, and as CSV. Raises ConfigError for a folder
@@ -101,7 +101,7 @@ def write_analysis(counted: Tally, rows: int, out_dir: str | Path, settings: Set
     return summarise(counted, rows)
 
 
-def _distributions(counted: Tally, settings: Settings) -> pd.DataFrame:
+def _distributions(counted: Tally, settings: AnalysisSettings) -> pd.DataFrame:
     names, count, share = [("", "")], {}, {}
     for source in counted.sources:
         names += [*counted.cells[counted.spans[source.name]], (source.name, "*")]
@@ -127,7 +127,7 @@ def _distributions(counted: Tally, settings: Settings) -> pd.DataFrame:
     )
 
 
-def _matrices(counted: Tally, settings: Settings) -> pd.DataFrame:
+def _matrices(counted: Tally, settings: AnalysisSettings) -> pd.DataFrame:
     w_init, w_after, n_init, n_after = {}, {}, {}, {}
     for target in counted.targets:
         name = target.name
@@ -156,7 +156,7 @@ def _matrices(counted: Tally, settings: Settings) -> pd.DataFrame:
     )
 
 
-def _uncertainty(counted: Tally, settings: Settings, matrix: pd.DataFrame) -> pd.DataFrame:
+def _uncertainty(counted: Tally, settings: AnalysisSettings, matrix: pd.DataFrame) -> pd.DataFrame:
     intervals = [
         is_interval(
             counted.counts[target.name][group, 0],
@@ -175,7 +175,7 @@ def _uncertainty(counted: Tally, settings: Settings, matrix: pd.DataFrame) -> pd
     return frame
 
 
-def _distance(settings: Settings, axis: Axis) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+def _distance(settings: AnalysisSettings, axis: Axis) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """w-bar of shares of `axis` from its target, in its metric."""
     return partial(w_bar, d=settings.targets[axis.name], metric=settings.metric[axis.name])
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from seesaw.experiments.lab import Lab, Observations
 from seesaw.experiments.prompts import prompts_of
 from seesaw.experiments.sensitivity import intersectional_sensitivity, pool, w_bar
-from seesaw.experiments.settings import Settings
+from seesaw.experiments.settings import AnalysisSettings
 
 __all__ = ["BiasConnect", "biasconnect"]
 
@@ -24,7 +24,7 @@ class BiasConnect:
     sensitivity: NDArray[np.float64]
 
 
-async def biasconnect(lab: Lab, model: str, subject: str, settings: Settings, images: int) -> BiasConnect:
+async def biasconnect(lab: Lab, model: str, subject: str, settings: AnalysisSettings, images: int) -> BiasConnect:
     """Observe a subject's initial prompt and all its counterfactuals, and reduce them (equations 1, 3 and 4).
 
     Axes are in the dataset's order. What could not be observed is NaN. Raises what the Lab raises.
@@ -40,7 +40,9 @@ async def biasconnect(lab: Lab, model: str, subject: str, settings: Settings, im
     return BiasConnect(w, np.stack(rows))
 
 
-def _distances(cells: Sequence[Observations], settings: Settings, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def _distances(
+    cells: Sequence[Observations], settings: AnalysisSettings, weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """w-bar of every axis over the pooled shares of `cells`, (n,)."""
     return np.array(
         [

@@ -19,7 +19,7 @@ from seesaw.experiments.biasconnect import biasconnect
 from seesaw.experiments.dataset.load import Dataset
 from seesaw.experiments.lab import Observations
 from seesaw.experiments.prompts import Prompt
-from seesaw.experiments.settings import Settings
+from seesaw.experiments.settings import AnalysisSettings
 from seesaw.results.errors import ConfigError, nearest
 from seesaw.results.tables.tables import TRUTH
 
@@ -46,7 +46,7 @@ class ExactLab:
         return Observations(prompt, counts, asked=images, dropped=0)
 
 
-async def exact_matrices(models: Mapping[str, Shares], settings: Settings) -> pd.DataFrame:
+async def exact_matrices(models: Mapping[str, Shares], settings: AnalysisSettings) -> pd.DataFrame:
     """truth.parquet: the exact IS of models whose shares are known, in the rows and the arithmetic of `matrices`."""
     lab, names = ExactLab(settings.dataset, models), [axis.name for axis in settings.dataset.axes]
     rows: list[tuple[str, str, str, str, float]] = []

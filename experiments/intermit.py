@@ -1,6 +1,6 @@
 """InterMit (paper, algorithm 1; DESIGN section 5): which axes to mitigate, one after the other, until tau <= epsilon.
 
-The algorithm is two pure functions. `needs` says which prompt sets a state must see, `step` what follows from them:
+The algorithm is two pure functions. `required_prompt_sets` says which prompt sets a state must see, `step` what follows from them:
 
     state = State()
     while not state.outcome:
@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seesaw.experiments.mitigators import Mitigator, PromptSet
-from seesaw.experiments.prompt_sets import Pooled, Pools
+from seesaw.experiments.prompt_sets import Pooled, PromptSetObserver
 from seesaw.experiments.sensitivity import gamma, intersectional_sensitivity, tau
 from seesaw.experiments.strategies import GREEDY, TOLERANCE, Strategy, View
 from seesaw.experiments.trajectory import Alert, State, Step
 
-__all__ = ["EPSILON", "MAX_STEPS", "Problem", "mitigate", "needs", "step"]
+__all__ = ["EPSILON", "MAX_STEPS", "Problem", "mitigate", "required_prompt_sets", "step"]
 
 EPSILON = 0.35  #: the paper's threshold
 #: The paper chooses five axes at most and mitigates five at most. A set on all eight would have 6,912 prompts.
@@ -48,7 +48,9 @@ class Problem:
     max_steps: int | None = MAX_STEPS  #: axes mitigated at most; None: all
 
 
-def needs(problem: Problem, state: State, mitigator: Mitigator, strategy: Strategy) -> tuple[PromptSet, ...]:
+def required_prompt_sets(
+    problem: Problem, state: State, mitigator: Mitigator, strategy: Strategy
+) -> tuple[PromptSet, ...]:
     """The prompt sets that `step` must be given: the current model, then the counterfactuals of each candidate.
 
     Counterfactuals only if an axis is to be chosen and the strategy looks at them. Nothing after an outcome.
@@ -65,7 +67,7 @@ def needs(problem: Problem, state: State, mitigator: Mitigator, strategy: Strate
 def step(
     problem: Problem, state: State, seen: Sequence[Pooled], mitigator: Mitigator, strategy: Strategy = GREEDY
 ) -> State:
-    """The state after `state`, given what the sets of `needs` show, in their order.
+    """The state after `state`, given what the sets of `required_prompt_sets` show, in their order.
 
     Outcomes: `reached` (tau <= epsilon), `exhausted` (no axis left), `max_steps`, `no_gain` (no gamma above 0), and
     `undefined`: the current model has a cell that failed or shows nobody, or a candidate's failed, so that it is not
@@ -79,7 +81,7 @@ def step(
 
 
 async def mitigate(
-    pools: Pools,
+    pools: PromptSetObserver,
     problem: Problem,
     strategy: Strategy = GREEDY,
     on_step: Callable[[State], None] | None = None,
@@ -94,7 +96,7 @@ async def mitigate(
     if state.outcome == "undefined":
         state = replace(state, outcome="", reason="")
     while not state.outcome:
-        sets = needs(problem, state, pools.mitigator, strategy)
+        sets = required_prompt_sets(problem, state, pools.mitigator, strategy)
         seen = await pools.observe(problem.model, sets)
         pools.count(problem.model, sets[1:] if state.measured else sets)
         state = step(problem, state, seen, pools.mitigator, strategy)

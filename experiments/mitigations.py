@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from seesaw.experiments.intermit import Problem, mitigate, needs
+from seesaw.experiments.intermit import Problem, mitigate, required_prompt_sets
 from seesaw.experiments.lab import all_of
-from seesaw.experiments.prompt_sets import Pools
+from seesaw.experiments.prompt_sets import PromptSetObserver
 from seesaw.experiments.strategies import Strategy
 from seesaw.experiments.trajectory import State, Step
 
@@ -29,7 +29,7 @@ class Mitigation:
     case: str
     problem: Problem
     strategy: Strategy
-    pools: Pools
+    pools: PromptSetObserver
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -104,7 +104,7 @@ def _unseen(each: Mitigation, state: State, number: int, whole: Whole, seen: dic
     step = state.steps[number] if number < len(state.steps) else None
     earlier = state.steps[:number]
     now = State((*earlier, replace(step, axis="")) if step else earlier)
-    sets = needs(each.problem, now, each.pools.mitigator, each.strategy)
+    sets = required_prompt_sets(each.problem, now, each.pools.mitigator, each.strategy)
     looked = step and (
         step.sensitivity or (number == len(state.steps) - 1 and state.outcome in ("no_gain", "undefined"))
     )

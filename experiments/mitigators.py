@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seesaw.experiments.prompts import Prompt, compose, counterfactual_prompts, initial_prompt
-from seesaw.experiments.settings import Settings
+from seesaw.experiments.settings import AnalysisSettings
 
 __all__ = ["PM", "Mitigator", "PromptSet"]
 
@@ -43,7 +43,7 @@ class Mitigator(Protocol):
     """
 
     @property
-    def settings(self) -> Settings: ...
+    def settings(self) -> AnalysisSettings: ...
     @property
     def images(self) -> int: ...
 
@@ -65,7 +65,7 @@ class PM:
 
     It depends on which axes were mitigated and not on their order, so that images are shared between orders: prompts
     are composed canonically, and stand in canonical order, the first axis of the dataset varying fastest. A prompt
-    weighs the product of its attributes' weights (`Settings.weights`: D* or equal); one that weighs nothing is no
+    weighs the product of its attributes' weights (`AnalysisSettings.weights`: D* or equal); one that weighs nothing is no
     part of the set.
 
     Images. The paper makes an equal number of images for each prompt of a mitigated set, N or more in all, and N of
@@ -76,7 +76,7 @@ class PM:
     A text's number of images depends on the set that it extends, so orders and priorities share all but the excess.
     """
 
-    def __init__(self, settings: Settings, images: int) -> None:
+    def __init__(self, settings: AnalysisSettings, images: int) -> None:
         self.settings, self.images = settings, images
         self._made: dict[tuple[str, tuple[str, ...], str], PromptSet] = {}
 

@@ -19,9 +19,9 @@ from seesaw.experiments.lab import Lab, Observations, all_of
 from seesaw.experiments.mitigators import Mitigator, PromptSet
 from seesaw.experiments.prompts import Prompt
 from seesaw.experiments.sensitivity import pool, w_bar
-from seesaw.experiments.settings import Settings
+from seesaw.experiments.settings import AnalysisSettings
 
-__all__ = ["Pooled", "Pools", "pooled"]
+__all__ = ["Pooled", "PromptSetObserver", "pooled"]
 
 _DRAWS = 400  # a standard error from 400 draws is good to 4 % of itself
 
@@ -47,7 +47,7 @@ class Pooled:
         return not (self.failed or self.empty)
 
 
-def pooled(settings: Settings, weights: NDArray[np.float64], cells: Sequence[Observations]) -> Pooled:
+def pooled(settings: AnalysisSettings, weights: NDArray[np.float64], cells: Sequence[Observations]) -> Pooled:
     """Pool m cells by `weights` (m,), whatever number of images each has (DESIGN section 5)."""
     axes = settings.dataset.axes
     failed = tuple(f"{cell.prompt.text}: {cell.failures[0]}" for cell in cells if cell.failures)
@@ -69,7 +69,7 @@ def pooled(settings: Settings, weights: NDArray[np.float64], cells: Sequence[Obs
     )
 
 
-def _distance(settings: Settings, axis: Axis, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+def _distance(settings: AnalysisSettings, axis: Axis, shares: NDArray[np.float64]) -> NDArray[np.float64]:
     return w_bar(shares, settings.targets[axis.name], settings.metric[axis.name])
 
 
@@ -79,7 +79,7 @@ def _shows_nobody(cell: Observations) -> bool:
 
 
 def _error(
-    settings: Settings,
+    settings: AnalysisSettings,
     axis: Axis,
     shares: NDArray[np.float64],
     weights: NDArray[np.float64],
@@ -99,7 +99,7 @@ def _error(
     return float(_distance(settings, axis, draws).std())
 
 
-class Pools:
+class PromptSetObserver:
     """Prompt sets observed over a Lab, with a mitigator's settings; any number of problems at once.
 
     A prompt none of whose images shows a person is asked for twice as many, up to N: in a set of hundreds of prompts

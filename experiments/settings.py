@@ -13,7 +13,7 @@ from seesaw.experiments.dataset.model import Axis, Dataset
 from seesaw.experiments.sensitivity import METRICS, Metric, check_target, uniform
 from seesaw.results.errors import ConfigError, nearest
 
-__all__ = ["Intervention", "Settings", "make_settings"]
+__all__ = ["AnalysisSettings", "Intervention", "make_settings"]
 
 Intervention = Literal["uniform", "target"]
 _MOST = 1e9  # a share, as far as it is worth telling how it is wrong
@@ -21,7 +21,7 @@ _INTERVENTIONS: tuple[Intervention, ...] = get_args(Intervention)
 
 
 @dataclass(frozen=True)
-class Settings:
+class AnalysisSettings:
     """The arithmetic of one analysis: for every axis its metric and its target, (k,) shares in attribute order.
 
     `intervention` says how the counterfactuals of an axis are pooled: all the same, or as that axis' target says.
@@ -54,7 +54,7 @@ def make_settings(
     metric: str | Mapping[str, str] = "nominal",
     targets: str | Mapping[str, object] | None = None,
     intervention: str = "uniform",
-) -> Settings:
+) -> AnalysisSettings:
     """Settings from a user's values. Raises ConfigError.
 
     `metric` is one for all axes, or by axis ("nominal" for the others). `targets` is "uniform" (or None) for all axes,
@@ -73,7 +73,7 @@ def make_settings(
                 raise ConfigError(
                     f"{key} names no axis of dataset '{dataset.name}': '{name}'{nearest(str(name), names)}"
                 )
-    return Settings(
+    return AnalysisSettings(
         dataset,
         metric={name: _metric(name, by_axis.get(name, "nominal")) for name in names},
         targets={axis.name: _target(axis, given.get(axis.name, "uniform")) for axis in dataset.axes},

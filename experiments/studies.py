@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 
 from seesaw.experiments.lab import all_of
-from seesaw.experiments.prompt_sets import Pools
+from seesaw.experiments.prompt_sets import PromptSetObserver
 from seesaw.experiments.sensitivity import intersectional_sensitivity
 from seesaw.experiments.strategies import TOLERANCE
 
 __all__ = ["negatives", "single_mitigations", "validation"]
 
 
-async def single_mitigations(pools: Pools, models: Sequence[str]) -> pd.DataFrame:
+async def single_mitigations(pools: PromptSetObserver, models: Sequence[str]) -> pd.DataFrame:
     """IS[x, y] foretold by counterfactuals and measured after mitigating x, for all models, subjects, x and y.
 
     Columns: model, subject, source_axis, target_axis, before, after, and `error`, the standard error of `after`.
@@ -30,7 +30,7 @@ async def single_mitigations(pools: Pools, models: Sequence[str]) -> pd.DataFram
     return pd.concat(await all_of(_of_one(pools, *pair) for pair in pairs), ignore_index=True)
 
 
-async def _of_one(pools: Pools, model: str, subject: str) -> pd.DataFrame:
+async def _of_one(pools: PromptSetObserver, model: str, subject: str) -> pd.DataFrame:
     mitigator, axes = pools.mitigator, [axis.name for axis in pools.mitigator.settings.dataset.axes]
     start = mitigator.initial(subject)
     initial, *rest = await pools.observe(

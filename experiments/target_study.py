@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from seesaw.experiments.analysis import Settings, matrices, uncertainty
+from seesaw.experiments.analysis import AnalysisSettings, matrices, uncertainty
 from seesaw.experiments.answers import coded_answers
 from seesaw.experiments.dataset.model import Dataset
 from seesaw.experiments.lab import Observations
@@ -205,7 +205,7 @@ def _checked(where: str, row: Mapping[str, str], dataset: Dataset) -> tuple[str,
     return subject, axis.name, row["attribute"], share
 
 
-def with_targets(settings: Settings, targets: Targets, subject: str) -> Settings:
+def with_targets(settings: AnalysisSettings, targets: Targets, subject: str) -> AnalysisSettings:
     """`settings` with D* of `subject` as the target of every axis that it has.
 
     What counterfactuals weigh stays with the settings: the same under `intervention: uniform`, the paper's; under
@@ -214,7 +214,7 @@ def with_targets(settings: Settings, targets: Targets, subject: str) -> Settings
     return replace(settings, targets={**settings.targets, **targets.shares.get(subject, {})})
 
 
-def flips(answers: pd.DataFrame, settings: Settings, targets: Targets) -> pd.DataFrame:
+def flips(answers: pd.DataFrame, settings: AnalysisSettings, targets: Targets) -> pd.DataFrame:
     """IS[x, y] from the settings' own targets (before) and from D* (after), for every y that D* says something about.
 
     `answers` are a sweep's, as `results.tables.tables.read_answers` returns them; models, subjects and axes keep the order of
@@ -244,7 +244,7 @@ def flips(answers: pd.DataFrame, settings: Settings, targets: Targets) -> pd.Dat
     return table[[*_ENTRY, *values, "w_init_before", "w_init_after", "flipped"]]
 
 
-def _with_errors(answers: pd.DataFrame, settings: Settings) -> pd.DataFrame:
+def _with_errors(answers: pd.DataFrame, settings: AnalysisSettings) -> pd.DataFrame:
     """Columns model, subject, source_axis, target_axis, is, w_init, se."""
     found = matrices(answers, settings)[[*_ENTRY, "is", "w_init"]]
     return found.assign(se=uncertainty(answers, settings)["se"])  # in the same rows

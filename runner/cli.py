@@ -130,9 +130,9 @@ def sweep(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
     from seesaw.runner.experiment import load_experiment
 
     experiment = load_experiment(config, overrides)
-    from seesaw.runner.jobs.sweep import Sweep
+    from seesaw.runner.jobs.sweep import SweepJob
 
-    return _run(Sweep(experiment), as_json)
+    return _run(SweepJob(experiment), as_json)
 
 
 @main.command()
@@ -150,9 +150,9 @@ def mitigate(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
     from seesaw.runner.experiment import load_experiment
 
     experiment = load_experiment(config, overrides)
-    from seesaw.runner.jobs.mitigate import Mitigate
+    from seesaw.runner.jobs.mitigate import MitigateJob
 
-    return _run(Mitigate(experiment), as_json)
+    return _run(MitigateJob(experiment), as_json)
 
 
 @main.command()
@@ -228,9 +228,9 @@ def status(run: str, following: bool, as_json: bool) -> None:
 def report(run: str) -> None:
     """Write the HTML report of a run again, and say where it is."""
     from seesaw.results.report.report import write_report
-    from seesaw.results.tables.run_reader import read_record
+    from seesaw.results.tables.run_reader import read_run_json
 
-    record = read_record(Path(run))
+    record = read_run_json(Path(run))
     say(str(write_report(Path(run), record["fingerprint"].get("store", ""))))
 
 

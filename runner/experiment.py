@@ -18,7 +18,7 @@ from seesaw.experiments.assignments import Assignment, assignments_of
 from seesaw.experiments.dataset.load import Dataset, load_dataset
 from seesaw.experiments.priorities import read_priorities
 from seesaw.experiments.questionnaire import Questionnaire, questionnaire_of
-from seesaw.experiments.settings import Settings, make_settings
+from seesaw.experiments.settings import AnalysisSettings, make_settings
 from seesaw.results.errors import ConfigError, nearest
 from seesaw.results.store.identity import digest, questionnaire_key
 from seesaw.results.store.store import Store
@@ -34,7 +34,7 @@ from seesaw.runner.config import (
     override_config,
 )
 
-__all__ = ["Experiment", "Served", "analysis_settings", "load_experiment", "with_model"]
+__all__ = ["Experiment", "ResolvedModel", "analysis_settings", "load_experiment", "with_model"]
 
 MOST_IMAGES = 100_000  #: a prompt; the paper's are 48, and a slip of the keyboard should not plan for years
 _MITIGATE = ("priorities", "epsilon", "strategy", "mitigator", "normalize", "max_steps")
@@ -42,7 +42,7 @@ Spec = TypeVar("Spec", ModelConfig, VLMConfig)
 
 
 @dataclass(frozen=True)
-class Served(Generic[Spec]):
+class ResolvedModel(Generic[Spec]):
     """A model or VLM with its identity (32 hex digits over engine, settings and what the engine adds)."""
 
     spec: Spec
@@ -58,11 +58,11 @@ class Served(Generic[Spec]):
 class Experiment:
     name: str
     dataset: Dataset
-    models: tuple[Served[ModelConfig], ...]
-    vlm: Served[VLMConfig]
+    models: tuple[ResolvedModel[ModelConfig], ...]
+    vlm: ResolvedModel[VLMConfig]
     images: int
     seed: int
-    settings: Settings
+    settings: AnalysisSettings
     store: str
     run: Path
     cluster: ClusterConfig
@@ -78,7 +78,7 @@ class Experiment:
         return questionnaire_key(self.vlm.identity, [(q.text, q.choices) for q in asked.all], asked.person is not None)
 
     @cached_property
-    def mitigation_settings(self) -> Settings:
+    def mitigation_settings(self) -> AnalysisSettings:
         """The settings, with what is the default where a model is mitigated. Raises ConfigError."""
         usual = self.settings
         return make_settings(self.dataset, usual.metric, usual.targets, self.config.intervention or "target")
@@ -192,14 +192,16 @@ def with_model(experiment: Experiment, spec: ModelConfig) -> Experiment:
     return replace(experiment, models=(*experiment.models, served))
 
 
-def analysis_settings(overrides: Sequence[str]) -> Settings:
+def analysis_settings(overrides: Sequence[str]) -> AnalysisSettings:
     """The settings of `seesaw analyze`: the defaults of a config, with the keys that an analysis has overridden."""
     config = override_config(Config(), overrides, allowed=("dataset", "axes", "metric", "targets", "intervention"))
     dataset = load_dataset(config.dataset, search=[Path.cwd()]).select(axes=_names(config.axes, "axes"))
     return make_settings(dataset, config.metric, config.targets, config.intervention or "uniform")
 
 
-def _served(spec: Spec, kind: str, engines: Mapping[str, str], search: Sequence[Path], store: Store) -> Served[Spec]:
+def _served(
+    spec: Spec, kind: str, engines: Mapping[str, str], search: Sequence[Path], store: Store
+) -> ResolvedModel[Spec]:
     engine = engine_class(spec.engine, engines)
     if hasattr(engine, "absolute"):
         spec = replace(spec, settings=engine.absolute(spec.settings, [*search, Path.cwd()]))
@@ -211,7 +213,7 @@ def _served(spec: Spec, kind: str, engines: Mapping[str, str], search: Sequence[
         identity = digest("model", {"engine": spec.engine, "settings": settings, "extra": extra})
     except TypeError as error:
         raise ConfigError(f"{spec.name}: settings: {error}") from None
-    return Served(spec, identity, store.folder(kind, spec.name, identity))
+    return ResolvedModel(spec, identity, store.folder(kind, spec.name, identity))
 
 
 def _read_priorities(config: Config, dataset: Dataset, search: Sequence[Path]) -> None:

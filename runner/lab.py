@@ -17,7 +17,7 @@ from seesaw.results.store.identity import batch_size
 from seesaw.results.store.store import Store
 from seesaw.runner.config import ModelConfig
 from seesaw.runner.display.events import Events
-from seesaw.runner.experiment import Experiment, Served
+from seesaw.runner.experiment import Experiment, ResolvedModel
 from seesaw.runner.fleet.fleet import Fleet
 from seesaw.runner.plan import Batch, batches_of
 
@@ -35,7 +35,7 @@ class FleetLab:
 
     def __init__(self, experiment: Experiment, store: Store, fleet: Fleet, events: Events) -> None:
         self._experiment, self._store, self._fleet, self._events = experiment, store, fleet, events
-        self._models: dict[str, Served[ModelConfig]] = {model.name: model for model in experiment.models}
+        self._models: dict[str, ResolvedModel[ModelConfig]] = {model.name: model for model in experiment.models}
         self._images: set[str] = set()
         self._answers = self._sound(experiment.vlm.folder)
         for model in experiment.models:
@@ -65,7 +65,7 @@ class FleetLab:
         cells = [self._cell(self._models[model], prompt, images) for prompt in prompts]
         return await all_of(cells)
 
-    async def _cell(self, model: Served[ModelConfig], prompt: Prompt, images: int) -> Observations:
+    async def _cell(self, model: ResolvedModel[ModelConfig], prompt: Prompt, images: int) -> Observations:
         batches = batches_of(self._experiment, model, prompt, images)
         for batch in batches:
             self._left(batch)

@@ -14,8 +14,8 @@ from seesaw.results.store.costs import read_costs
 from seesaw.results.store.identity import BATCH, batch_key, batch_size, image_key, image_seed
 from seesaw.results.store.store import Store
 from seesaw.runner.config import ModelConfig, VLMConfig
-from seesaw.runner.experiment import Experiment, Served
-from seesaw.runner.scheduling.resources import Node, Work, places
+from seesaw.runner.experiment import Experiment, ResolvedModel
+from seesaw.runner.scheduling.resources import Demand, Node, places
 from seesaw.runner.scheduling.simulate import simulate
 
 __all__ = [
@@ -27,11 +27,11 @@ __all__ = [
     "all_answered",
     "batches_of",
     "costs_of",
+    "demand_of",
     "make_plan",
     "nodes_of",
     "time_plan",
     "whole",
-    "work_of",
 ]
 
 NODE_GPUS = 8  #: of one node of a cluster that is only imagined
@@ -73,7 +73,7 @@ def _images(root: int, start: int, size: int) -> tuple[tuple[int, ...], tuple[in
     return index, tuple(image_seed(root, i) for i in index)
 
 
-def batches_of(experiment: Experiment, model: Served[ModelConfig], prompt: Prompt, images: int) -> list[Batch]:
+def batches_of(experiment: Experiment, model: ResolvedModel[ModelConfig], prompt: Prompt, images: int) -> list[Batch]:
     """Cut a cell into batches. The last is whole too, so that a cell that is extended later keeps all it has."""
     cut, size = [], batch_size(prompt.stated)
     for start in range(0, images, size):
@@ -118,7 +118,7 @@ class Plan:
         return sum(getattr(model, what) or 0 for model in self.models)
 
 
-def all_batches(experiment: Experiment, model: Served[ModelConfig]) -> Iterator[Batch]:
+def all_batches(experiment: Experiment, model: ResolvedModel[ModelConfig]) -> Iterator[Batch]:
     for subject in experiment.dataset.subjects:
         for prompt in prompts_of(experiment.dataset, subject):
             yield from batches_of(experiment, model, prompt, experiment.images)
@@ -206,11 +206,11 @@ class Timing:
     log: tuple[str, ...]  #: the policy's decisions
 
 
-def work_of(spec: ModelConfig | VLMConfig, replicas: Mapping[str, int], seconds: float) -> Work:
+def demand_of(spec: ModelConfig | VLMConfig, replicas: Mapping[str, int], seconds: float) -> Demand:
     """What the policy needs to know of a model or VLM, with nothing queued; `seconds` a batch."""
     # a VLM is spread over its GPUs; a model is on one of them, or on its share of one
     share = spec.gpus if isinstance(spec, VLMConfig) else min(spec.gpus, 1.0)
-    return Work(
+    return Demand(
         name=spec.name,
         queued=0,
         running=0,
@@ -224,19 +224,19 @@ def work_of(spec: ModelConfig | VLMConfig, replicas: Mapping[str, int], seconds:
     )
 
 
-def costs_of(experiment: Experiment) -> dict[str, tuple[Work, str]]:
+def costs_of(experiment: Experiment) -> dict[str, tuple[Demand, str]]:
     """By name, what a replica of each model and the VLM takes, nothing queued, and where its seconds come from.
 
     They come from batches that were measured, if the store knows of any, else from the YAML.
     """
     questions = len(experiment.questionnaire.all)
-    estimates: list[tuple[Served[Any], float]] = [
+    estimates: list[tuple[ResolvedModel[Any], float]] = [
         *((model, BATCH * model.spec.seconds_per_image) for model in experiment.models),
         (experiment.vlm, BATCH * questions * experiment.vlm.spec.seconds_per_question),
     ]
     found, store = {}, Store(experiment.store)
     for served, seconds in estimates:
-        work, source = work_of(served.spec, experiment.cluster.replicas, seconds), "its YAML"
+        work, source = demand_of(served.spec, experiment.cluster.replicas, seconds), "its YAML"
         measured = read_costs(store, served.folder)
         if measured is not None:
             work = replace(work, seconds=measured.seconds, load_seconds=measured.load_seconds)
@@ -267,7 +267,7 @@ def time_plan(experiment: Experiment, plan: Plan, gpus: int, gpu_gb: float) -> T
         else:
             left_out.append(why)
     asks = costs[experiment.vlm.name][0]
-    vlm: Work | None = replace(asks, queued=stored)
+    vlm: Demand | None = replace(asks, queued=stored)
     if why := _not_timed(asks, "seconds_per_question", nodes):
         left_out.append(why)
         vlm = None
@@ -302,7 +302,7 @@ def time_plan(experiment: Experiment, plan: Plan, gpus: int, gpu_gb: float) -> T
     )
 
 
-def _not_timed(work: Work, key: str, nodes: Sequence[Node]) -> str:
+def _not_timed(work: Demand, key: str, nodes: Sequence[Node]) -> str:
     if not work.seconds:
         return f"{work.name}: its YAML gives no {key}"
     if not places(work, nodes):

@@ -40,7 +40,7 @@ def run(job: Job, show: Callable[[str, Mapping[str, Any], Counts], None]) -> int
     store, directory = Store(experiment.store), RunDirectory(job)
     with directory.claimed(), exported(experiment.cluster.metrics, show) as shown:
         events = Events(recorded(directory.logs / FIGURES, shown))
-        if directory.finished() and job.held(store):
+        if directory.finished() and job.is_cached(store):
             report = directory.path / "report" / "index.html"
             told = f"; report: {report}" if job.shown and report.is_file() else ""
             events.end(message=f"nothing to do: {experiment.run} is complete{told}", state="done")
@@ -59,7 +59,7 @@ def _work(job: Job, store: Store, directory: RunDirectory, events: Events) -> in
     store.probe()
     check_disk(plan, experiment.store)
     began = datetime.now(UTC).isoformat()
-    events.start(message=f"{experiment.name}: {job.begins(plan)}")
+    events.start(message=f"{experiment.name}: {job.describe(plan)}")
     _stop_on_signals()
     begun = False  # a run that never got to work leaves no record: the directory stays free for another try
     known = (directory.path / "run.json").exists()
@@ -71,7 +71,7 @@ def _work(job: Job, store: Store, directory: RunDirectory, events: Events) -> in
             for told in ready.notes:
                 events.note(told)
             directory.write_config()  # from here on the directory is this experiment's
-            directory.write_record("running", began=began)
+            directory.write_run_json("running", began=began)
             begun = True
             asyncio.run(_observe(job, store, directory, events, ready))
             _stop_on_signals()  # asyncio has put the system's own back
@@ -104,7 +104,7 @@ def _ended(job: Job, directory: RunDirectory, events: Events, state: str, began:
     def record(state: str) -> None:
         facts = {k: v for k, v in vars(counts).items() if isinstance(v, int)}
         ended = datetime.now(UTC).isoformat()
-        directory.write_record(
+        directory.write_run_json(
             state,
             began=began,
             ended=ended,

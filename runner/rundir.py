@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from seesaw.results.errors import InputError, RunDirectoryError
 from seesaw.results.store.parquet import plain_table
-from seesaw.results.tables.run_reader import read_record
+from seesaw.results.tables.run_reader import read_run_json
 from seesaw.results.tables.tables import FAILURES, table_of, write_bytes, write_table
 from seesaw.runner.display.events import Failure
 from seesaw.runner.jobs.job import Job
@@ -46,7 +46,7 @@ class RunDirectory:
         self.logs = self.path / "logs"
         self.store = experiment.store
         self._experiment, self._command, self._files = experiment, job.command, job.files
-        self._fingerprint = {**experiment.fingerprint(), **job.binding()}
+        self._fingerprint = {**experiment.fingerprint(), **job.identity()}
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -75,7 +75,7 @@ class RunDirectory:
             ) from None
         try:
             if record.exists():
-                self._check(read_record(self.path))
+                self._check(read_run_json(self.path))
             yield
         finally:
             lock.release()
@@ -102,7 +102,7 @@ class RunDirectory:
     def finished(self) -> bool:
         """True when this command did exactly this here, without failures, and the files that it left are as then."""
         try:
-            record = read_record(self.path)
+            record = read_run_json(self.path)
         except InputError:
             return False
         done: object = record.get("finished", {}).get(self._command)
@@ -138,9 +138,9 @@ class RunDirectory:
         text = yaml.dump(self._experiment.resolved(), Dumper=_Quoted, sort_keys=False, allow_unicode=True, width=120)
         write_bytes(self.path / "config.yaml", text.encode())
 
-    def write_record(self, state: str, **facts: Any) -> None:
+    def write_run_json(self, state: str, **facts: Any) -> None:
         """run.json: the fingerprint, versions, and how far the last command came (`state`)."""
-        held = read_record(self.path) if (self.path / "run.json").exists() else {"fingerprint": {}}
+        held = read_run_json(self.path) if (self.path / "run.json").exists() else {"fingerprint": {}}
         fingerprint = {**held["fingerprint"], **self._fingerprint}
         if state not in ("done", "partial", "reporting") and held["fingerprint"]:
             # what was asked for and never came about must not bind: the way back stays open

@@ -15,7 +15,7 @@ from seesaw.results.report.trajectories import Course, courses
 from seesaw.results.tables.mitigation import CLOSE, OUTCOMES, Case
 from seesaw.results.tables.mitigation_matrices import Matrix
 from seesaw.results.tables.mitigation_tables import Sheet, sheets
-from seesaw.results.tables.run_reader import FIRST, Mitigation
+from seesaw.results.tables.run_reader import FIRST, MitigationTables
 
 __all__ = ["Choice", "Gallery", "Mitigated", "Shown", "choice_words", "mitigated"]
 
@@ -99,7 +99,7 @@ class Mitigated:
         return [(outcome or "unfinished", count) for outcome, count in counts if count]
 
 
-def mitigated(record: Mitigation, album: Album, limit: float) -> Mitigated:
+def mitigated(record: MitigationTables, album: Album, limit: float) -> Mitigated:
     """What the page says of `record`, images from `album`; colours of matrices are full at +-`limit`."""
     cases = record.cases
     order = sorted(range(len(cases)), key=lambda number: _rank(cases[number], number))

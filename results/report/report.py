@@ -20,7 +20,7 @@ from seesaw.results.report.heatmap import colour_bar, signed
 from seesaw.results.report.mitigation_section import mitigated
 from seesaw.results.report.pictures import Album
 from seesaw.results.report.sweep_section import measured
-from seesaw.results.tables.run_reader import Mitigation, Record, read_run
+from seesaw.results.tables.run_reader import MitigationTables, Run, read_run
 from seesaw.results.tables.tables import write_bytes
 
 __all__ = ["environment", "write_report"]
@@ -87,7 +87,7 @@ def _clock(time: str) -> str:
     return f"{str(time)[:16].replace('T', ' ')} UTC"
 
 
-def _context(record: Record, store: str) -> dict[str, Any]:
+def _context(record: Run, store: str) -> dict[str, Any]:
     sweep, mitigation = record.sweep, record.mitigation
     cells = findings(sweep.matrix) if sweep else []
     limit = _limit([*((c.source, c.target, c.value) for c in cells), *_entries(mitigation)])
@@ -121,7 +121,7 @@ def _names(*some: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for names in some for name in names))
 
 
-def _entries(mitigation: Mitigation | None) -> list[tuple[str, str, float]]:
+def _entries(mitigation: MitigationTables | None) -> list[tuple[str, str, float]]:
     """Every entry of the matrices of mitigations: (source, target, IS)."""
     matrices = [m for steps in mitigation.matrices.values() for m in steps.values()] if mitigation else []
     return [

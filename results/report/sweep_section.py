@@ -17,7 +17,7 @@ from seesaw.results.report.findings import Finding, MeanMatrix, drops, mean_matr
 from seesaw.results.report.heatmap import colour, heatmap, ink, signed
 from seesaw.results.report.pictures import Album
 from seesaw.results.report.strips import Strip, strips
-from seesaw.results.tables.run_reader import Sweep, read_examples
+from seesaw.results.tables.run_reader import SweepTables, read_examples
 
 __all__ = ["measured"]
 
@@ -63,7 +63,7 @@ class Mean:
 
 
 def measured(
-    record: Sweep, cells: list[Finding], wanted: Mapping[str, Any], album: Album, limit: float
+    record: SweepTables, cells: list[Finding], wanted: Mapping[str, Any], album: Album, limit: float
 ) -> dict[str, Any]:
     """The context of sweep.html.j2; `cells` are the findings of `record`, `wanted` the fingerprint of the run.
 
@@ -97,7 +97,7 @@ def measured(
     }
 
 
-def _counts(record: Sweep) -> dict[str, int]:
+def _counts(record: SweepTables) -> dict[str, int]:
     return {
         "images": int(record.cells["asked"].sum()),
         "dropped": int(record.cells["dropped"].sum()),
@@ -108,7 +108,7 @@ def _counts(record: Sweep) -> dict[str, int]:
     } | {name: record.matrix[column].nunique() for name, column in (("models", "model"), ("subjects", "subject"))}
 
 
-def _pairs(record: Sweep, cells: Sequence[Finding], limit: float) -> list[Pair]:
+def _pairs(record: SweepTables, cells: Sequence[Finding], limit: float) -> list[Pair]:
     """Every pair of the matrices, in their order, without its pictures; the most telling are detailed."""
     rows = dict(iter(record.distributions.groupby(["model", "subject"], sort=False)))
     images: dict[tuple[str, str], dict[tuple[str, str], tuple[int, int]]] = {}
@@ -195,7 +195,7 @@ def _rank(first: Finding | None, number: int) -> tuple[bool, float, int]:
     return (True, 0.0, number) if first is None else (not first.sure, first.value, number)
 
 
-def _pictured(record: Sweep, album: Album, pairs: list[Pair]) -> tuple[list[Pair], bool]:
+def _pictured(record: SweepTables, album: Album, pairs: list[Pair]) -> tuple[list[Pair], bool]:
     """Detailed pairs with their images, the most telling first while the page stays small; whether any was cut."""
     ranked = sorted(pairs, key=lambda pair: pair.rank)
     shown = [(pair, pair.telling, pair.known) for pair in ranked if pair.telling and pair.known]
@@ -213,7 +213,7 @@ def _pictured(record: Sweep, album: Album, pairs: list[Pair]) -> tuple[list[Pair
     return [replace(pair, strips=made.get(pair.number, ())) for pair in pairs], cut
 
 
-def _means(record: Sweep, limit: float) -> list[Mean]:
+def _means(record: SweepTables, limit: float) -> list[Mean]:
     rows, columns = (list(dict.fromkeys(record.matrix[name])) for name in ("source_axis", "target_axis"))
     means = []
     for model, cells in record.matrix.groupby("model", sort=False):

@@ -11,7 +11,7 @@ from html import escape
 from markupsafe import Markup
 
 from seesaw.results.report.heatmap import open_svg
-from seesaw.results.tables.mitigation import STRATEGIES, Case, Step
+from seesaw.results.tables.mitigation import STRATEGIES, Case, StepRow
 
 __all__ = ["Course", "courses"]
 
@@ -80,7 +80,7 @@ def _spread(x: float, y: float, error: float, bottom: float) -> str:
     return f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y - error:.1f}" y2="{low:.1f}" stroke="currentColor"/>'
 
 
-def _point(x: float, y: float, step: Step, case: Case, predicted: float) -> str:
+def _point(x: float, y: float, step: StepRow, case: Case, predicted: float) -> str:
     ring = f'<circle cx="{x:.1f}" cy="{predicted:.1f}" r="5" fill="none" stroke="currentColor" stroke-opacity="0.6"/>'
     shown = "" if math.isnan(predicted) else ring
     if math.isnan(y):
@@ -93,7 +93,7 @@ def _point(x: float, y: float, step: Step, case: Case, predicted: float) -> str:
     return f"<g><title>{escape(_after(step))}</title>{shown}</g>"
 
 
-def _after(step: Step) -> str:
+def _after(step: StepRow) -> str:
     error = "" if math.isnan(step.tau_se) else f" \N{PLUS-MINUS SIGN} {step.tau_se:.2f}"
     measured = "undefined" if math.isnan(step.tau) else f"{step.tau:.2f}{error}"
     foreseen = "" if math.isnan(step.predicted) else f" (predicted {step.predicted:.2f})"

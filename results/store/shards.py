@@ -20,9 +20,9 @@ from seesaw.results.secrets import first_line
 from seesaw.results.store.identity import batch_key, image_key
 from seesaw.results.store.parquet import plain_table
 
-__all__ = ["ANSWERS", "IMAGES", "check_name", "deserialise", "serialise"]
+__all__ = ["ANSWER_SHARD", "IMAGE_SHARD", "check_name", "deserialise", "serialise"]
 
-IMAGES = pa.schema(
+IMAGE_SHARD = pa.schema(
     [
         ("image_key", pa.string()),
         ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
@@ -33,7 +33,7 @@ IMAGES = pa.schema(
         ("withheld", pa.string()),  # "" for an image that may be asked, else why not: blank, flagged
     ]
 )
-ANSWERS = pa.schema(
+ANSWER_SHARD = pa.schema(
     [
         ("image_key", pa.string()),
         ("question", pa.string()),
@@ -45,17 +45,21 @@ ANSWERS = pa.schema(
     ]
 )
 _FEATURES = {
-    **{name: {"dtype": str(IMAGES.field(name).type), "_type": "Value"} for name in IMAGES.names if name != "image"},
+    **{
+        name: {"dtype": str(IMAGE_SHARD.field(name).type), "_type": "Value"}
+        for name in IMAGE_SHARD.names
+        if name != "image"
+    },
     "image": {"_type": "Image"},
 }
-_HUGGING_FACE = {"huggingface": json.dumps({"info": {"features": {n: _FEATURES[n] for n in IMAGES.names}}})}
+_HUGGING_FACE = {"huggingface": json.dumps({"info": {"features": {n: _FEATURES[n] for n in IMAGE_SHARD.names}}})}
 _DIGEST = "seesaw.sha256"
 _ZEROS = b"0" * 64
 
 
 def serialise(table: pa.Table) -> bytes:
     """The bytes of a shard."""
-    schema = table.schema.with_metadata(_HUGGING_FACE) if table.schema.names == IMAGES.names else table.schema
+    schema = table.schema.with_metadata(_HUGGING_FACE) if table.schema.names == IMAGE_SHARD.names else table.schema
     sink = pa.BufferOutputStream()
     # PNGs do not compress again, and a page checksum tells readers other than us of a flipped byte too
     codec: Any = {name: "NONE" if name.startswith("image.") else "ZSTD" for name in _leaves(schema)}

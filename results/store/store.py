@@ -38,9 +38,9 @@ from pyarrow import fs
 from seesaw.results.errors import EnvironmentFault, StoreError
 from seesaw.results.secrets import first_line
 from seesaw.results.store.filesystem import meaning, no_bucket, open_filesystem
-from seesaw.results.store.shards import ANSWERS, IMAGES, check_name, deserialise, serialise
+from seesaw.results.store.shards import ANSWER_SHARD, IMAGE_SHARD, check_name, deserialise, serialise
 
-__all__ = ["ANSWERS", "IMAGES", "Problem", "Store", "shard_folder"]
+__all__ = ["ANSWER_SHARD", "IMAGE_SHARD", "Store", "StoreProblem", "shard_folder"]
 
 MARK = ".seesaw"  #: the file that tells a local store from a folder of its name, as where a share is not mounted
 _SHARD = re.compile(r"(images/[\w.-]+/[0-9a-f]{32}|answers/[\w.-]+/[0-9a-f]{32}-[0-9a-f]{32})\.parquet")
@@ -49,7 +49,7 @@ _STALE = re.compile(r"\.[\w.-]+\.tmp")
 
 
 @dataclass(frozen=True)
-class Problem:
+class StoreProblem:
     """Something in the store that is not a sound shard: `kind` is damaged, temporary or foreign."""
 
     name: str
@@ -170,7 +170,7 @@ class Store:
             content = stream.read()
         return deserialise(name, content)
 
-    def look(self, folder: str) -> tuple[set[str], list[Problem]]:
+    def look(self, folder: str) -> tuple[set[str], list[StoreProblem]]:
         """Names of the shards in a folder that are complete as far as their ends can tell, and what else lies there."""
         names, problems = set(), []
         for name, whole in self._scan(folder):
@@ -178,18 +178,18 @@ class Store:
                 if whole:
                     names.add(name)
                 else:
-                    problems.append(Problem(name, "damaged", "cut short"))
+                    problems.append(StoreProblem(name, "damaged", "cut short"))
             elif _STALE.fullmatch(name.rsplit("/", 1)[-1]):
-                problems.append(Problem(name, "temporary", "a write that was never finished; it counts nowhere"))
+                problems.append(StoreProblem(name, "temporary", "a write that was never finished; it counts nowhere"))
             else:
-                problems.append(Problem(name, "foreign", "not written by Seesaw; it counts nowhere"))
+                problems.append(StoreProblem(name, "foreign", "not written by Seesaw; it counts nowhere"))
         return names, problems
 
     def names(self, folder: str) -> set[str]:
         """The names that `look` finds."""
         return self.look(folder)[0]
 
-    def problems(self, folder: str) -> list[Problem]:
+    def problems(self, folder: str) -> list[StoreProblem]:
         """The problems that `look` finds."""
         return self.look(folder)[1]
 
@@ -214,17 +214,20 @@ class Store:
         there = [folder for folder in self.folders([kind]) if folder.endswith(f"-{identity}")]
         return there[0] if there else shard_folder(kind, name, identity)
 
-    def verify(self) -> Iterator[tuple[str, Problem | None]]:
+    def verify(self) -> Iterator[tuple[str, StoreProblem | None]]:
         """Check every byte of every shard: (name, None) for a sound one, (name, problem) for what is not."""
         known = {"images", "answers", "damaged", "costs", MARK}
         for info in self._list(""):
             if info.base_name not in known:
-                yield info.base_name, Problem(info.base_name, "foreign", "not written by Seesaw; it counts nowhere")
+                yield (
+                    info.base_name,
+                    StoreProblem(info.base_name, "foreign", "not written by Seesaw; it counts nowhere"),
+                )
         for kind in ("images", "answers"):
             for info in self._list(kind):
                 if info.type != fs.FileType.Directory:
                     name = f"{kind}/{info.base_name}"
-                    yield name, Problem(name, "foreign", "not written by Seesaw; it counts nowhere")
+                    yield name, StoreProblem(name, "foreign", "not written by Seesaw; it counts nowhere")
         for folder in self.folders():
             odd = {p.name: p for p in self.problems(folder)}
             for name, _ in self._scan(folder):
@@ -234,7 +237,7 @@ class Store:
                 try:
                     check_name(name, self.read(name))
                 except StoreError as error:
-                    yield name, Problem(name, "damaged", str(error))
+                    yield name, StoreProblem(name, "damaged", str(error))
                 else:
                     yield name, None
 

@@ -20,7 +20,7 @@ __all__ = [
     "STRATEGIES",
     "Case",
     "Key",
-    "Step",
+    "StepRow",
     "cases_of",
     "mitigation_schema",
     "read_mitigation",
@@ -42,7 +42,7 @@ _REACHED = 1e-9  # by which tau may exceed epsilon in its last bits and count as
 
 
 @dataclass(frozen=True)
-class Step:
+class StepRow:
     """One row of mitigation.parquet. Numbers are NaN where they are not known."""
 
     axis: str  #: mitigated at this step; "" at step 0, the state before any
@@ -67,7 +67,7 @@ class Case:
     chosen: Mapping[str, float]  #: priority by axis
     epsilon: float
     outcome: str  #: one of OUTCOMES; "" while unfinished
-    course: tuple[Step, ...]  #: from step 0 on
+    course: tuple[StepRow, ...]  #: from step 0 on
 
     @property
     def key(self) -> Key:
@@ -301,7 +301,7 @@ def _case(rows: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> Case:
         chosen=json.loads(first["chosen"]),
         outcome=rows[-1]["outcome"],
         course=tuple(
-            Step(
+            StepRow(
                 axis=row["axis"],
                 gamma=_number(row["gamma"]),
                 predicted=before - _number(row["gamma"]),

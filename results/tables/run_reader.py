@@ -29,7 +29,7 @@ from seesaw.results.tables.tables import (
     about_of,
 )
 
-__all__ = ["FIRST", "Mitigation", "Record", "Sweep", "read_examples", "read_record", "read_run"]
+__all__ = ["FIRST", "MitigationTables", "Run", "SweepTables", "read_examples", "read_run", "read_run_json"]
 
 FIRST = 8  #: images of every cell that may serve as examples: those of its first batch
 _CELL = ["model", "subject", "source_axis", "source_value"]
@@ -41,7 +41,7 @@ _OF_MITIGATIONS = ("mitigation", "mitigation_matrices")
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweepTables:
     """What a sweep measured.
 
     `matrix` has the columns of matrices.parquet, then se, low, high, and exact, the exact IS, NaN where it is not
@@ -62,7 +62,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Mitigation:
+class MitigationTables:
     """What mitigations did: every case, and by case and step the matrix that it saw, where it saw one."""
 
     about: Mapping[str, Any]  #: as of a sweep
@@ -71,15 +71,15 @@ class Mitigation:
 
 
 @dataclass(frozen=True)
-class Record:
+class Run:
     """A run that has been measured: a sweep, a mitigation, or both."""
 
     path: Path
     run: Mapping[str, Any]  #: run.json
     config: Mapping[str, Any]  #: config.yaml
     failures: pd.DataFrame
-    sweep: Sweep | None
-    mitigation: Mitigation | None
+    sweep: SweepTables | None
+    mitigation: MitigationTables | None
 
     @property
     def models(self) -> Mapping[str, str]:
@@ -88,7 +88,7 @@ class Record:
         return models
 
 
-def read_run(run: Path) -> Record:
+def read_run(run: Path) -> Run:
     """Read the run directory `run`. A sweep, or a mitigation, is there if any of its tables is.
 
     Raises:
@@ -96,7 +96,7 @@ def read_run(run: Path) -> Record:
     """
     record, config = _run_json(run), _config(run)
     has_mitigation = _holds(run, _OF_MITIGATIONS)
-    return Record(
+    return Run(
         path=run,
         run=record,
         config=config,
@@ -110,15 +110,15 @@ def _holds(run: Path, names: Sequence[str]) -> bool:
     return any((run / f"{name}.parquet").is_file() for name in names)
 
 
-def _mitigation(run: Path) -> Mitigation:
+def _mitigation(run: Path) -> MitigationTables:
     path = run / "mitigation.parquet"
     cases = read_mitigation(path)
     if not cases:
         raise RunDirectoryError(f"'{path}' holds no case; `seesaw mitigate {run / 'config.yaml'}` makes some")
-    return Mitigation(about_of(path), tuple(cases), read_matrices(run / "mitigation_matrices.parquet", cases))
+    return MitigationTables(about_of(path), tuple(cases), read_matrices(run / "mitigation_matrices.parquet", cases))
 
 
-def _sweep(run: Path) -> Sweep:
+def _sweep(run: Path) -> SweepTables:
     matrix = _frame(run, "matrices", MATRICES.names)
     spread = _frame(run, "uncertainty", [*_ENTRY, "se", "low", "high"], UNCERTAINTY)
     merged = matrix.merge(spread, how="left", on=_ENTRY)
@@ -131,7 +131,7 @@ def _sweep(run: Path) -> Sweep:
     merged, truths = _beside_exact(run, merged)
     withheld = _withheld(run)
     cells, answers = _cells(run, withheld)
-    return Sweep(
+    return SweepTables(
         run=run,
         about=about_of(run / "matrices.parquet"),
         matrix=merged,
@@ -163,7 +163,7 @@ def read_examples(run: Path, wanted: Mapping[tuple[str, str], str]) -> Mapping[t
 _START_OVER = "; remove the run directory and sweep again: images and answers are in the store, so nothing is lost"
 
 
-def read_record(path: Path, needed: Sequence[str] = ("state", "fingerprint")) -> dict[str, Any]:
+def read_run_json(path: Path, needed: Sequence[str] = ("state", "fingerprint")) -> dict[str, Any]:
     """run.json of a run directory, with the keys that are `needed`. RunDirectoryError if `path` is no run directory."""
     try:
         record = json.loads((path / "run.json").read_text(encoding="utf-8"))
@@ -177,7 +177,7 @@ def read_record(path: Path, needed: Sequence[str] = ("state", "fingerprint")) ->
 
 
 def _run_json(run: Path) -> Mapping[str, Any]:
-    record = read_record(run, needed=("fingerprint",))
+    record = read_run_json(run, needed=("fingerprint",))
     fingerprint = record["fingerprint"]
     if (
         not isinstance(fingerprint, dict)

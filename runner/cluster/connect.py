@@ -35,7 +35,7 @@ from seesaw.runner.experiment import Experiment
 from seesaw.runner.scheduling.resources import Node
 
 if TYPE_CHECKING:
-    from seesaw.runner.cluster.node_probe import Facts
+    from seesaw.runner.cluster.node_probe import NodeReport
 
 __all__ = ["aside", "available", "connected", "labels", "leaving", "listed", "named", "nodes"]
 
@@ -221,7 +221,9 @@ def listed() -> list[dict[str, Any]]:
     return found
 
 
-def nodes(facts: Mapping[str, Facts] | None = None, found: Sequence[Mapping[str, Any]] | None = None) -> list[Node]:
+def nodes(
+    facts: Mapping[str, NodeReport] | None = None, found: Sequence[Mapping[str, Any]] | None = None
+) -> list[Node]:
     """The nodes of the cluster that are alive, by their Ray node id (56 hex digits), as `found` or asked for now.
 
     With `facts` of nodes that were asked (`runner.cluster.preflight`) only those, with the memory that they have. Without, the

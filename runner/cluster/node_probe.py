@@ -30,7 +30,7 @@ from seesaw.results.errors import EnvironmentFault, SeesawError
 from seesaw.results.secrets import first_line
 from seesaw.results.store.filesystem import open_filesystem
 
-__all__ = ["LIBRARIES", "Asked", "Facts", "Mark", "ask", "engine_lacks", "look", "versions"]
+__all__ = ["LIBRARIES", "Asked", "NodeReport", "StoreMarker", "ask", "engine_lacks", "look", "versions"]
 
 PATIENCE = 60.0  #: seconds that a node has for its answer
 STEP = 0.5  #: seconds after which it is seen that nobody waits for an answer any more
@@ -41,7 +41,7 @@ Asked = tuple[str, bool, str, Mapping[str, Any]]  #: a model's or VLM's name, wh
 
 
 @dataclass(frozen=True)
-class Facts:
+class NodeReport:
     versions: Mapping[str, str]  #: of what is installed of Seesaw, Python, Ray and LIBRARIES
     gpu_gb: float = math.inf  #: of its largest GPU, if it says
     memory_gb: float = math.inf
@@ -50,14 +50,14 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Mark:
+class StoreMarker:
     """A file of a few bytes in the store, that one end writes and the other reads. Raises what pyarrow raises."""
 
     place: fs.FileSystem
     path: str
 
     @classmethod
-    def at(cls, store: str, name: str) -> Mark:
+    def at(cls, store: str, name: str) -> StoreMarker:
         """Raises ConfigError, EnvironmentFault or StoreUnavailable, as the store itself does."""
         place, base = open_filesystem(store)
         return cls(place, f"{base}/{name}")
@@ -77,9 +77,9 @@ class Mark:
         with suppress(FileNotFoundError):
             self.place.delete_file(self.path)
 
-    def of(self, node: str) -> Mark:
+    def of(self, node: str) -> StoreMarker:
         """What a node writes when it has seen this one."""
-        return Mark(self.place, f"{self.path.removesuffix('.tmp')}-{node}.tmp")
+        return StoreMarker(self.place, f"{self.path.removesuffix('.tmp')}-{node}.tmp")
 
     @property
     def _content(self) -> bytes:
@@ -105,11 +105,11 @@ def _code() -> str:
     return whole.hexdigest()[:8]
 
 
-def look(models: Sequence[Asked], store: str = "", mark: str = "", node: str = "") -> Facts:
+def look(models: Sequence[Asked], store: str = "", mark: str = "", node: str = "") -> NodeReport:
     """The facts of the machine that this runs on; with a `mark`, seen from another, whether they share the store."""
     with ThreadPoolExecutor() as pool:  # each may wait some seconds for what the hub says
         lacks = {model[0]: why for model, why in zip(models, pool.map(_lacks, models), strict=True) if why}
-    return Facts(versions(), _gpu_gb(), _machine_gb(), lacks, _kept(store, mark, node) if mark else "")
+    return NodeReport(versions(), _gpu_gb(), _machine_gb(), lacks, _kept(store, mark, node) if mark else "")
 
 
 def engine_lacks(model: Asked) -> str:
@@ -135,7 +135,7 @@ def _lacks(model: Asked) -> str:
 
 def _kept(store: str, name: str, node: str) -> str:
     try:
-        mark = Mark.at(store, name)
+        mark = StoreMarker.at(store, name)
         if not mark.seen():
             return UNSEEN
         mark.of(node).write()
@@ -171,7 +171,7 @@ def _machine_gb() -> float:
 
 def ask(
     nodes: Sequence[str], models: Sequence[Asked], store: str, mark: str, leaving: Callable[[], bool]
-) -> dict[str, Facts | str]:
+) -> dict[str, NodeReport | str]:
     """The facts of every node, by its Ray node id, or why there are none. Waits no longer once it is `leaving`."""
     task: Any = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(_afar())
     asked = {}
@@ -184,7 +184,7 @@ def ask(
         ready, late = ray.wait([*asked], num_returns=len(asked), timeout=min(left, STEP))
     for ref in late:
         ray.cancel(ref, force=True)
-    answers: dict[str, Facts | str] = {asked[ref]: f"no answer within {PATIENCE:g} seconds" for ref in late}
+    answers: dict[str, NodeReport | str] = {asked[ref]: f"no answer within {PATIENCE:g} seconds" for ref in late}
     for ref in ready:
         try:
             answers[asked[ref]] = ray.get(ref)

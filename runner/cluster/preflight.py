@@ -19,8 +19,18 @@ from seesaw.actors.hub import free_space
 from seesaw.results.errors import EnvironmentFault
 from seesaw.results.secrets import first_line
 from seesaw.runner.cluster.connect import labels, leaving, named, nodes
-from seesaw.runner.cluster.node_probe import LIBRARIES, UNSEEN, Asked, Facts, Mark, ask, engine_lacks, look, versions
-from seesaw.runner.cluster.requirements import grouped, models_lack, room_of, specs_of
+from seesaw.runner.cluster.node_probe import (
+    LIBRARIES,
+    UNSEEN,
+    Asked,
+    NodeReport,
+    StoreMarker,
+    ask,
+    engine_lacks,
+    look,
+    versions,
+)
+from seesaw.runner.cluster.requirements import grouped, models_lack, resources_of, specs_of
 from seesaw.runner.config import ModelConfig
 from seesaw.runner.experiment import Experiment
 from seesaw.runner.plan import Plan
@@ -36,7 +46,7 @@ class Ready:
     `notes` tell what is no reason to stop. What of the models cannot be loaded on a node is in its facts.
     """
 
-    facts: Mapping[str, Facts] = field(default_factory=dict)
+    facts: Mapping[str, NodeReport] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
@@ -110,18 +120,18 @@ def _on_this_machine(experiment: Experiment) -> Ready:
     return Ready(here)
 
 
-def _survey(experiment: Experiment, have: Sequence[Node]) -> tuple[dict[str, Facts], list[tuple[str, str]]]:
+def _survey(experiment: Experiment, have: Sequence[Node]) -> tuple[dict[str, NodeReport], list[tuple[str, str]]]:
     """The facts of the nodes that can work with this driver, and (node, problem) of those that cannot.
 
     Only nodes with room for something are asked. One that leaves meanwhile is neither.
     """
-    works = [room_of(spec) for spec in specs_of(experiment)]
+    works = [resources_of(spec) for spec in specs_of(experiment)]
     useful = [node.name for node in have if any(places(work, [node]) for work in works)]
     if not useful:
         return {}, []
     own, facts, problems = versions(), {}, []
     store, name = experiment.store, f".probe-{uuid.uuid4().hex}.tmp"
-    mark = Mark.at(store, name)
+    mark = StoreMarker.at(store, name)
     with _marked(store, mark, useful):
         answers = ask(useful, _asked(experiment), store, name, leaving.is_set)
         alive = {node.name for node in nodes()}
@@ -138,7 +148,7 @@ def _survey(experiment: Experiment, have: Sequence[Node]) -> tuple[dict[str, Fac
 
 
 @contextmanager
-def _marked(store: str, mark: Mark, nodes: Sequence[str]) -> Iterator[None]:
+def _marked(store: str, mark: StoreMarker, nodes: Sequence[str]) -> Iterator[None]:
     """Leave a mark in the store for the nodes to see; after the block it is gone, and so are theirs."""
     try:
         mark.write()
@@ -151,7 +161,7 @@ def _marked(store: str, mark: Mark, nodes: Sequence[str]) -> Iterator[None]:
                 left.remove()
 
 
-def _differs(facts: Facts, own: Mapping[str, str]) -> list[str]:
+def _differs(facts: NodeReport, own: Mapping[str, str]) -> list[str]:
     same = ("Seesaw", "Python", "ray")
     return [
         f"{name} is {facts.versions.get(name)} there, and {own[name]} here; install the same on every node"
@@ -160,7 +170,7 @@ def _differs(facts: Facts, own: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _unshared(facts: Facts, store: str, mark: Mark) -> list[str]:
+def _unshared(facts: NodeReport, store: str, mark: StoreMarker) -> list[str]:
     if facts.store and facts.store != UNSEEN:
         return [facts.store]
     if facts.store or not mark.seen():
@@ -171,11 +181,11 @@ def _unshared(facts: Facts, store: str, mark: Mark) -> list[str]:
     return []
 
 
-def _apart(experiment: Experiment, facts: Mapping[str, Facts]) -> list[str]:
+def _apart(experiment: Experiment, facts: Mapping[str, NodeReport]) -> list[str]:
     """Libraries that are not the same on all nodes that a model may be put on: numbers would depend on the node."""
     have, known, found = nodes(facts), labels(), []
     for spec in specs_of(experiment):
-        there = [node.name for node in have if places(room_of(spec), [node])]
+        there = [node.name for node in have if places(resources_of(spec), [node])]
         for library in LIBRARIES:
             told: dict[str, list[str]] = {}
             for node in there:

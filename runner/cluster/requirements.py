@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from seesaw.results.errors import EnvironmentFault
 from seesaw.runner.cluster.connect import labels, named, nodes
-from seesaw.runner.cluster.node_probe import Facts
+from seesaw.runner.cluster.node_probe import NodeReport
 from seesaw.runner.config import ModelConfig, VLMConfig
 from seesaw.runner.experiment import Experiment
-from seesaw.runner.plan import work_of
-from seesaw.runner.scheduling.resources import Node, Work, places
+from seesaw.runner.plan import demand_of
+from seesaw.runner.scheduling.resources import Demand, Node, places
 
-__all__ = ["Spec", "check_resources", "grouped", "models_lack", "room_of", "specs_of"]
+__all__ = ["Spec", "check_resources", "grouped", "models_lack", "resources_of", "specs_of"]
 
 Spec = ModelConfig | VLMConfig
 
@@ -39,7 +39,7 @@ def check_resources(experiment: Experiment) -> None:
         )
     short = []
     for spec in specs:
-        room = places(room_of(spec), have)
+        room = places(resources_of(spec), have)
         if room < _count(experiment, spec):
             short.append(f"{_line(experiment, spec)}, and there is room for {room}")
     if short:
@@ -54,13 +54,13 @@ def check_resources(experiment: Experiment) -> None:
 
 
 def models_lack(
-    experiment: Experiment, have: Sequence[Node], facts: Mapping[str, Facts], cluster: bool
+    experiment: Experiment, have: Sequence[Node], facts: Mapping[str, NodeReport], cluster: bool
 ) -> tuple[list[str], list[str]]:
     """What keeps a model or the VLM from being served at all, and notes on nodes that cannot serve it."""
     lacking, notes = [], []
     for spec in specs_of(experiment):
-        count, work = _count(experiment, spec), work_of(spec, {}, 0.0)
-        there = [node for node in have if places(room_of(spec), [node])]
+        count, work = _count(experiment, spec), demand_of(spec, {}, 0.0)
+        there = [node for node in have if places(resources_of(spec), [node])]
         fit = [node for node in there if places(work, [node])]
         wrong = [
             (node.name, f"{spec.name}: {facts[node.name].lacks[spec.name]}")
@@ -119,9 +119,9 @@ def specs_of(experiment: Experiment) -> list[Spec]:
     return [*(model.spec for model in experiment.models), experiment.vlm.spec]
 
 
-def room_of(spec: Spec) -> Work:
+def resources_of(spec: Spec) -> Demand:
     """A replica's GPUs and CPUs alone: what Ray counts."""
-    return replace(work_of(spec, {}, 0.0), gpu_gb=0.0, memory_gb=0.0)
+    return replace(demand_of(spec, {}, 0.0), gpu_gb=0.0, memory_gb=0.0)
 
 
 def _count(experiment: Experiment, spec: Spec) -> int:

@@ -17,7 +17,7 @@ from seesaw.results.secrets import first_line
 from seesaw.results.store.parquet import plain_table
 from seesaw.results.store.store import Store
 from seesaw.results.tables.mitigation import read_mitigation
-from seesaw.results.tables.run_reader import read_record
+from seesaw.results.tables.run_reader import read_run_json
 from seesaw.runner.display.progress import FIGURES, fleet_lines
 from seesaw.runner.display.streams import say
 from seesaw.runner.display.terminal import Console, escape
@@ -35,7 +35,7 @@ def show_status(run: Path, as_json: bool) -> None:
     Raises:
         RunDirectoryError: `run` is no run directory.
     """
-    record = read_record(run)
+    record = read_run_json(run)
     experiment = load_experiment(str(run / "config.yaml"))
     plan = make_plan(experiment, Store(experiment.store))
     state = record["state"]

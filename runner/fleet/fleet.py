@@ -31,15 +31,14 @@ from seesaw.runner.cluster.preflight import Ready
 from seesaw.runner.config import ModelConfig, VLMConfig
 from seesaw.runner.display.events import Events
 from seesaw.runner.display.waiting import Waiting
-from seesaw.runner.experiment import Experiment, Served
+from seesaw.runner.experiment import Experiment, ResolvedModel
 from seesaw.runner.fleet.outage import Outage
-from seesaw.runner.fleet.pool import Pool
+from seesaw.runner.fleet.pool import ReplicaPool
 from seesaw.runner.fleet.replica import Replica
 from seesaw.runner.fleet.serve import WRITING, starter
 from seesaw.runner.plan import Batch, costs_of
 from seesaw.runner.scheduling.policy import Decision, decide
-from seesaw.runner.scheduling.resources import Replica as Placed
-from seesaw.runner.scheduling.resources import Work, places
+from seesaw.runner.scheduling.resources import Demand, PlacedReplica, places
 
 __all__ = ["Backlog", "Fleet"]
 
@@ -74,9 +73,9 @@ class Fleet:
         self.backlog = Backlog({model.name: set() for model in experiment.models})
         self._changed = asyncio.Event()
 
-        def pool(spec: ModelConfig | VLMConfig) -> Pool:
+        def pool(spec: ModelConfig | VLMConfig) -> ReplicaPool:
             vital = isinstance(spec, VLMConfig)
-            return Pool(
+            return ReplicaPool(
                 spec.name, starter(experiment, spec, logs), cluster.in_flight, cluster.attempts, events, vital,
                 fatal=self._end, changed=self._changed.set, elsewhere=lambda: self._fits(spec.name),
                 several=lambda: len(self._nodes.now) > 1,
@@ -187,7 +186,7 @@ class Fleet:
     async def _keep_costs(self) -> None:
         """Leave in the store what batches and loads took."""
         self._costs_kept = time.monotonic()
-        everyone: list[Served[Any]] = [*self._experiment.models, self._experiment.vlm]
+        everyone: list[ResolvedModel[Any]] = [*self._experiment.models, self._experiment.vlm]
         folders = {served.name: served.folder for served in everyone}
         costs = {
             folders[pool.name]: Measured(pool.done, pool.seconds, pool.load_seconds)
@@ -207,7 +206,7 @@ class Fleet:
     def _decide(self) -> Decision:
         here = {node.name for node in self._nodes.now}
         replicas = [
-            Placed(r.name, pool.name, r.node, r.gpus, r.state)
+            PlacedReplica(r.name, pool.name, r.node, r.gpus, r.state)
             for pool in self._everyone
             for r in pool.replicas
             if r.node in here
@@ -225,7 +224,7 @@ class Fleet:
         self._homeless = homeless
         return decision
 
-    def _work(self, pool: Pool, left: int) -> Work:
+    def _work(self, pool: ReplicaPool, left: int) -> Demand:
         """What is left for a pool, at the costs that were measured where they were."""
         work = self._costs[pool.name]
         now = time.monotonic()
@@ -266,7 +265,7 @@ class Fleet:
         work = self._costs[name]
         return f"{work.gpus:g} GPU, {work.cpus:g} CPU"
 
-    def _strand(self, waiting: Sequence[Work], stranded: bool) -> None:
+    def _strand(self, waiting: Sequence[Demand], stranded: bool) -> None:
         """Nothing is at work and nothing can be started: say so, wait for a node, and give up after too long."""
         if not stranded:
             self._stranded.is_over("work goes on")

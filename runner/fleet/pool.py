@@ -23,7 +23,7 @@ from seesaw.results.secrets import without_secrets
 from seesaw.runner.display.events import Events
 from seesaw.runner.fleet.replica import Replica
 
-__all__ = ["Pool", "brief"]
+__all__ = ["ReplicaPool", "brief"]
 
 Result = TypeVar("Result")
 BARREN = 5  #: batches in a row that fail for good before the next are tried once only: calls may cost money
@@ -31,7 +31,7 @@ STILLBORN = 3  #: replicas in a row that may die on a node while they load
 LOST = 3  #: times `attempts` that a batch may be lost with a node before that counts as a try
 
 
-class Pool:
+class ReplicaPool:
     """Replicas of one actor. `make(name, node)` starts one; its `load` must return before it gets work.
 
     Who is in line at a replica that dies may have killed it. One alone is charged with it; several are not, and each is

@@ -11,7 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from seesaw.actors.engines import VQAQuestion
 from seesaw.actors.tti import TTIActor
-from seesaw.actors.vqa import Questionnaire, VQAActor
+from seesaw.actors.vqa import VQAActor, VQAQuestionnaire
 from seesaw.runner.config import ModelConfig, VLMConfig
 from seesaw.runner.experiment import Experiment
 
@@ -42,7 +42,7 @@ def starter(experiment: Experiment, spec: ModelConfig | VLMConfig, logs: Path) -
     return start
 
 
-def _questionnaire(experiment: Experiment) -> Questionnaire:
+def _questionnaire(experiment: Experiment) -> VQAQuestionnaire:
     asked = experiment.questionnaire
     person = VQAQuestion(asked.person.text, asked.person.choices) if asked.person else None
-    return Questionnaire(person, tuple(VQAQuestion(q.text, q.choices) for q in asked.questions))
+    return VQAQuestionnaire(person, tuple(VQAQuestion(q.text, q.choices) for q in asked.questions))

@@ -34,15 +34,15 @@ class Job(Protocol):
     @property
     def shown(self) -> bool: ...
 
-    def binding(self) -> Mapping[str, Any]:
+    def identity(self) -> Mapping[str, Any]:
         """What of the config, beside the experiment's fingerprint, its run directory is bound to."""
         ...
 
-    def held(self, store: Store) -> bool:
+    def is_cached(self, store: Store) -> bool:
         """Whether the store holds all that a run which came to its end needs, as far as that can be told."""
         ...
 
-    def begins(self, plan: Plan) -> str:
+    def describe(self, plan: Plan) -> str:
         """What it is about to do, in a line."""
         ...
 

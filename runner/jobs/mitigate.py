@@ -14,8 +14,8 @@ from seesaw.experiments.intermit import Problem
 from seesaw.experiments.lab import Lab
 from seesaw.experiments.mitigations import Mitigation, matrix_rows, mitigate_all, mitigation_rows
 from seesaw.experiments.mitigators import Mitigator
-from seesaw.experiments.prompt_sets import Pools
-from seesaw.experiments.settings import Settings, make_settings
+from seesaw.experiments.prompt_sets import PromptSetObserver
+from seesaw.experiments.settings import AnalysisSettings, make_settings
 from seesaw.experiments.strategies import strategies_of
 from seesaw.experiments.trajectory import State
 from seesaw.results.errors import ConfigError
@@ -29,13 +29,13 @@ from seesaw.runner.display.events import Events
 from seesaw.runner.experiment import Experiment
 from seesaw.runner.plan import Plan, whole
 
-__all__ = ["MITIGATORS", "Mitigate", "mitigator_identity", "mitigator_of"]
+__all__ = ["MITIGATORS", "MitigateJob", "mitigator_identity", "mitigator_of"]
 
 #: Mitigators by name; `package.module:Class` is one too, made with (settings, images).
 MITIGATORS: Mapping[str, str] = {"pm": "seesaw.experiments.mitigators:PM"}
 
 
-class Mitigate:
+class MitigateJob:
     command = "mitigate"
     shown = True
     files = ("mitigation.parquet", "mitigation_matrices.*", "tables/*")
@@ -55,7 +55,7 @@ class Mitigate:
         self._mitigators = {_key(each): mitigator_of(experiment, self._settings_of(each)) for each in self._assignments}
         self._courses: list[tuple[Mitigation, State]] = []
 
-    def binding(self) -> Mapping[str, Any]:
+    def identity(self) -> Mapping[str, Any]:
         config = self.experiment.config
         cases = {
             f"{each.subject} on {each.model}, {strategy.name}, {each.name}": _digest(each)
@@ -65,10 +65,10 @@ class Mitigate:
         how = {"intervention": self._settings.intervention, **mitigator_identity(self.experiment)}
         return {"mitigation": {**how, "max_steps": config.max_steps, "cases": cases}}
 
-    def held(self, store: Store) -> bool:
+    def is_cached(self, store: Store) -> bool:
         return True  # what it needs beyond the sweep's cells, only its decisions say
 
-    def begins(self, plan: Plan) -> str:
+    def describe(self, plan: Plan) -> str:
         models, subjects = ({getattr(each, what) for each in self._assignments} for what in ("model", "subject"))
         number = len(self._assignments) * len(self._strategies)
         drawn = self.experiment.config.priorities in (None, "draw")
@@ -80,7 +80,7 @@ class Mitigate:
 
     def mitigations(self, lab: Lab) -> list[Mitigation]:
         """Every assignment by every strategy, over `lab`."""
-        pools = {key: Pools(lab, mitigator) for key, mitigator in self._mitigators.items()}
+        pools = {key: PromptSetObserver(lab, mitigator) for key, mitigator in self._mitigators.items()}
         max_steps = self.experiment.config.max_steps
         return [
             Mitigation(
@@ -141,7 +141,7 @@ class Mitigate:
             events.note(f"and {len(undefined) - _SHOWN:,} more are undefined; mitigation.parquet says why")
         return not undefined
 
-    def _settings_of(self, each: Assignment) -> Settings:
+    def _settings_of(self, each: Assignment) -> AnalysisSettings:
         """The experiment's settings, with the targets of the case's own in the place of its."""
         if not each.targets:
             return self._settings
@@ -157,7 +157,7 @@ def _label(each: Mitigation) -> str:
     return f"{subject} on {model}, {strategy}, {case}"
 
 
-def mitigator_of(experiment: Experiment, settings: Settings) -> Mitigator:
+def mitigator_of(experiment: Experiment, settings: AnalysisSettings) -> Mitigator:
     """The mitigator that the config names. Raises ConfigError for what is none."""
     name = experiment.config.mitigator
     make = engine_class(name, MITIGATORS, "mitigator")

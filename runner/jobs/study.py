@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from seesaw.experiments.lab import Lab
-from seesaw.experiments.prompt_sets import Pools
+from seesaw.experiments.prompt_sets import PromptSetObserver
 from seesaw.experiments.studies import negatives, single_mitigations, validation
 from seesaw.results.errors import ConfigError, nearest
 from seesaw.results.store.store import Store
@@ -18,13 +18,13 @@ from seesaw.runner.display.events import Events
 from seesaw.runner.experiment import Experiment
 from seesaw.runner.jobs.job import Job
 from seesaw.runner.jobs.mitigate import mitigator_identity, mitigator_of
-from seesaw.runner.jobs.target import Target
+from seesaw.runner.jobs.target import TargetJob
 from seesaw.runner.plan import Plan, all_answered
 
-__all__ = ["Effects", "study_of"]
+__all__ = ["SingleMitigationsJob", "study_of"]
 
 
-class Effects:
+class SingleMitigationsJob:
     """Both studies are about the same effects, so they share their images and effects.parquet."""
 
     shown = False
@@ -38,19 +38,19 @@ class Effects:
         self._effects = pd.DataFrame()
         self.command, self.files = f"study {name}", ("effects.*", f"{name}.*")
 
-    def binding(self) -> Mapping[str, Any]:
+    def identity(self) -> Mapping[str, Any]:
         return {"effects": {"intervention": self._settings.intervention, **mitigator_identity(self.experiment)}}
 
-    def held(self, store: Store) -> bool:
+    def is_cached(self, store: Store) -> bool:
         return all_answered(self.experiment, store)
 
-    def begins(self, plan: Plan) -> str:
+    def describe(self, plan: Plan) -> str:
         subjects, models = len(self.experiment.dataset.subjects), len(self.experiment.models)
         return f"each of {len(self._settings.dataset.axes)} axes mitigated, {subjects} subjects on {models} models"
 
     async def observe(self, lab: Lab, events: Events) -> None:
         models = [model.name for model in self.experiment.models]
-        self._effects = await single_mitigations(Pools(lab, self._mitigator), models)
+        self._effects = await single_mitigations(PromptSetObserver(lab, self._mitigator), models)
 
     def write(self, events: Events) -> bool:
         path, about, effects = self.experiment.run, self._settings.about(), self._effects
@@ -100,11 +100,11 @@ _STUDIES: Mapping[
 
 
 def study_of(name: str, experiment: Experiment, real: str | None = None) -> Job:
-    """The job of a study by its name; `real` is for target alone. Raises ConfigError for what is none, as `Target`."""
+    """The job of a study by its name; `real` is for target alone. Raises ConfigError for what is none, as `TargetJob`."""
     if name == "target":
-        return Target(experiment, real)
+        return TargetJob(experiment, real)
     if name not in _STUDIES:
         raise ConfigError(f"no study '{name}'{nearest(name, [*_STUDIES, 'target'])}")
     if real is not None:
         raise ConfigError(f"--real is of the study target, and this is '{name}'")
-    return Effects(experiment, name)
+    return SingleMitigationsJob(experiment, name)

@@ -18,12 +18,12 @@ from seesaw.runner.experiment import Experiment
 from seesaw.runner.jobs.truth import write_truth
 from seesaw.runner.plan import Plan, all_answered
 
-__all__ = ["Sweep"]
+__all__ = ["SweepJob"]
 
 SHOWN = 20  #: warnings about the tables that are worth a line each
 
 
-class Sweep:
+class SweepJob:
     command = "sweep"
     shown = True
     files = ("answers.parquet", "distributions.*", "matrices.*", "uncertainty.*", "withheld.*", "truth.*")
@@ -32,13 +32,13 @@ class Sweep:
         self.experiment = self.served = experiment
         self._observed: dict[str, list[Observations]] = {}
 
-    def binding(self) -> Mapping[str, Any]:
+    def identity(self) -> Mapping[str, Any]:
         return {"intervention": self.experiment.settings.intervention}
 
-    def held(self, store: Store) -> bool:
+    def is_cached(self, store: Store) -> bool:
         return all_answered(self.experiment, store)
 
-    def begins(self, plan: Plan) -> str:
+    def describe(self, plan: Plan) -> str:
         return (
             f"{plan.total('images'):,} images in {plan.total('cells'):,} cells; "
             f"{plan.total('answers_held'):,} of {plan.total('batches'):,} batches are in the store"

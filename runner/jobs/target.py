@@ -18,15 +18,15 @@ from seesaw.results.tables.tables import FLIPS, TARGETS, read_answers, table_of,
 from seesaw.runner.config import ModelConfig
 from seesaw.runner.display.events import Events
 from seesaw.runner.experiment import Experiment, with_model
-from seesaw.runner.jobs.sweep import Sweep
+from seesaw.runner.jobs.sweep import SweepJob
 from seesaw.runner.plan import Plan, all_answered
 
-__all__ = ["Target"]
+__all__ = ["TargetJob"]
 
 REAL = "real"  #: the model whose images are those of a folder
 
 
-class Target:
+class TargetJob:
     """D* comes from `real`: a folder of images, which the experiment's VLM is asked about, answers, or shares."""
 
     command = "study target"
@@ -38,7 +38,7 @@ class Target:
         if real is None:
             raise ConfigError("the study of targets needs --real PATH: a folder of real images, answers, or shares")
         self.experiment = self.served = experiment
-        self._sweep = Sweep(experiment)
+        self._sweep = SweepJob(experiment)
         self._targets: Targets | None = None
         self._images: Mapping[str, int] = {}
         self._cells: list[Observations] = []
@@ -66,7 +66,7 @@ class Target:
                     f"'{real}' says nothing about {', '.join(lacking)}; add rows, or leave them out with subjects=[...]"
                 )
 
-    def binding(self) -> Mapping[str, Any]:
+    def identity(self) -> Mapping[str, Any]:
         dataset = self.experiment.dataset
         real: object = self.served.models[-1].identity
         if self._targets is not None:
@@ -75,13 +75,13 @@ class Target:
                 for subject, by_axis in self._targets.shares.items()
                 if subject in dataset.subjects
             }
-        return {**self._sweep.binding(), "real": real}
+        return {**self._sweep.identity(), "real": real}
 
-    def held(self, store: Store) -> bool:
+    def is_cached(self, store: Store) -> bool:
         return all_answered(self.experiment, store)
 
-    def begins(self, plan: Plan) -> str:
-        return self._sweep.begins(plan)
+    def describe(self, plan: Plan) -> str:
+        return self._sweep.describe(plan)
 
     async def observe(self, lab: Lab, events: Events) -> None:
         dataset = self.experiment.dataset

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from seesaw.runner.scheduling.resources import TINY, Node, Replica, Room, Work, places
+from seesaw.runner.scheduling.resources import TINY, Demand, FreeResources, Node, PlacedReplica, places
 
 __all__ = ["Decision", "Keep", "Start", "Stop", "decide"]
 
@@ -62,7 +62,9 @@ class Decision:
         return stops + [f"start {s.model} on {_where(s.node, s.gpus)}: {s.reason}" for s in self.start]
 
 
-def decide(models: Sequence[Work], vlm: Work | None, replicas: Sequence[Replica], nodes: Sequence[Node]) -> Decision:
+def decide(
+    models: Sequence[Demand], vlm: Demand | None, replicas: Sequence[PlacedReplica], nodes: Sequence[Node]
+) -> Decision:
     """Which replicas to start and where, which to stop, which to keep, each with its reason.
 
     The same arguments give the same decision. A model that fits on no node (`places` is 0) gets no replica.
@@ -87,16 +89,16 @@ def decide(models: Sequence[Work], vlm: Work | None, replicas: Sequence[Replica]
 class _Draft:
     """A decision in the making: replicas that count, rooms as they will be, and what was decided so far."""
 
-    models: Sequence[Work]
-    vlm: Work | None
-    replicas: Sequence[Replica]
+    models: Sequence[Demand]
+    vlm: Demand | None
+    replicas: Sequence[PlacedReplica]
     nodes: Sequence[Node]
     stops: list[Stop] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._works = {work.name: work for work in (*self.models, *([self.vlm] if self.vlm else []))}
-        self._rooms = {node.name: Room.of(node) for node in self.nodes}
+        self._rooms = {node.name: FreeResources.of(node) for node in self.nodes}
         self._places = {work.name: places(work, self.nodes) for work in self._works.values()}
         self._count = dict.fromkeys(self._works, 0)  # replicas that go on, and those that are started here
         for replica in self.replicas:
@@ -113,17 +115,17 @@ class _Draft:
         self._quiet = all(replica.state == "idle" for replica in self.replicas)
         self._spare = [replica for replica in self.replicas if self._is_spare(replica)]
 
-    def _work(self, replica: Replica) -> Work:
+    def _work(self, replica: PlacedReplica) -> Demand:
         """What a replica takes; of one whose model is not served any more, the GPUs that it holds."""
         known = self._works.get(replica.model)
-        return known or Work(replica.model, 0, 0, 0.0, 0.0, gpus=float(len(replica.gpus)))
+        return known or Demand(replica.model, 0, 0, 0.0, 0.0, gpus=float(len(replica.gpus)))
 
     @property
     def _making(self) -> int:
         """Batches of images that are still to be made of what can be made here."""
         return sum(work.queued + work.running for work in self.models if self._places[work.name])
 
-    def _is_spare(self, replica: Replica) -> bool:
+    def _is_spare(self, replica: PlacedReplica) -> bool:
         """Whether its place may be given to somebody else."""
         work = self._works.get(replica.model)
         if replica.state != "idle" or (work and work.queued):
@@ -152,14 +154,14 @@ class _Draft:
                 longest = max(longest, need / left if left > TINY else math.inf)
         return longest
 
-    def _first_load(self, work: Work) -> float:
+    def _first_load(self, work: Demand) -> float:
         return work.load_seconds if work.queued and not self._count[work.name] else 0.0
 
-    def _asking(self, vlm: Work) -> float:
+    def _asking(self, vlm: Demand) -> float:
         """Seconds of one replica for all that is left to ask, of images stored or still to be made."""
         return (vlm.queued + vlm.running + self._making) * vlm.seconds
 
-    def add_vqa(self, vlm: Work) -> None:
+    def add_vqa(self, vlm: Demand) -> None:
         """Start the VLM where it is time to, in the place of a busy replica if it is urgent."""
         coming = sum(replica.state == "draining" for replica in self.replicas)
         while True:
@@ -174,7 +176,7 @@ class _Draft:
             elif not urgent or not self._preempt(vlm, reason):
                 return
 
-    def _vqa_reason(self, vlm: Work) -> tuple[str, bool]:
+    def _vqa_reason(self, vlm: Demand) -> tuple[str, bool]:
         """Why one more replica of the VLM is due, "" if none is; and whether it may have a busy one's place for it."""
         count, left, making = self._count[vlm.name], self._asking(vlm), self._making
         if not left or count >= min(self._places[vlm.name], vlm.queued + making):
@@ -203,7 +205,7 @@ class _Draft:
         backlog = self.vlm is not None and self.vlm.queued * self.vlm.seconds >= WORTH * self.vlm.load_seconds > 0
         return not waiting or at_work or backlog or any(self._place(model) for model in waiting)
 
-    def _preempt(self, vlm: Work, reason: str) -> bool:
+    def _preempt(self, vlm: Demand, reason: str) -> bool:
         """Let the VLM have the place of a replica whose model has others, the one that loses least by it."""
         stopped = {stop.replica for stop in self.stops}
         for model in sorted(self.models, key=lambda work: work.queued * work.seconds / max(self._count[work.name], 1)):
@@ -237,7 +239,7 @@ class _Draft:
             if not reason or not self._start(work, reason):
                 closed.add(work.name)
 
-    def _urgency(self, work: Work) -> tuple[int, float]:
+    def _urgency(self, work: Demand) -> tuple[int, float]:
         """First who has no replica, the longest or, while the VLM waits for images, the fastest (Johnson's rule)."""
         seconds, count = work.queued * work.seconds, self._count[work.name]
         if count:
@@ -245,7 +247,7 @@ class _Draft:
         starving = self.vlm is not None and self.vlm.gpus and self._count[self.vlm.name]
         return 2, -work.seconds if starving else seconds / max(self._places[work.name], 1)
 
-    def _model_reason(self, work: Work) -> str:
+    def _model_reason(self, work: Demand) -> str:
         """Why one more replica of a model is due; empty if none is."""
         count, seconds = self._count[work.name], work.queued * work.seconds
         if count >= min(self._places[work.name], work.queued + work.running):
@@ -260,14 +262,14 @@ class _Draft:
             return ""
         return f"{told}; it takes {_time(gain)} of that from {count} others, for {_time(work.load_seconds)} of loading"
 
-    def _gain(self, work: Work, seconds: float) -> float:
+    def _gain(self, work: Demand, seconds: float) -> float:
         """Seconds of work that one more replica would do before all `seconds` are done; 0 if that does not pay."""
         count = self._count[work.name]
         share = (seconds - count * work.load_seconds) / (count + 1)
         pays = PAYS if work.gpus else PAYS_CPU
         return share if share >= pays * (work.load_seconds + work.seconds) or not count else 0.0
 
-    def _place(self, work: Work) -> tuple[Room, tuple[int, ...]] | None:
+    def _place(self, work: Demand) -> tuple[FreeResources, tuple[int, ...]] | None:
         """Where a replica fits right now."""
         for room in sorted(self._rooms.values(), key=lambda room: room.order(work)):
             gpus = room.find(work)
@@ -275,9 +277,9 @@ class _Draft:
                 return room, gpus
         return None
 
-    def _start(self, work: Work, reason: str, sound: Callable[[], bool] = lambda: True) -> bool:
+    def _start(self, work: Demand, reason: str, sound: Callable[[], bool] = lambda: True) -> bool:
         """Start a replica where it fits, or where idle ones make room; not if things are not `sound` after that."""
-        evicted: list[Replica] = []
+        evicted: list[PlacedReplica] = []
         place = self._place(work)
         if place is None:
             evicted = self._evictable(work)
@@ -302,10 +304,10 @@ class _Draft:
         self.starts.append(Start(work.name, room.node.name, gpus, reason))
         return True
 
-    def _evictable(self, work: Work) -> list[Replica]:
+    def _evictable(self, work: Demand) -> list[PlacedReplica]:
         """The fewest idle replicas of others, on one node, that make room for `work`; none if they cannot."""
-        best: list[Replica] = []
-        by_node: dict[str, list[Replica]] = {}
+        best: list[PlacedReplica] = []
+        by_node: dict[str, list[PlacedReplica]] = {}
         for replica in sorted(self._spare, key=lambda replica: self._work(replica).load_seconds):
             if replica.model != work.name and self._may_evict(replica, work):
                 by_node.setdefault(replica.node, []).append(replica)
@@ -317,15 +319,15 @@ class _Draft:
                 break
         return best
 
-    def _may_evict(self, replica: Replica, work: Work) -> bool:
+    def _may_evict(self, replica: PlacedReplica, work: Demand) -> bool:
         if not self._is_spare(replica):  # the VLM has given up others in the meantime, and needs this one
             return False
         victim = self._work(replica)
         move = victim.load_seconds + work.load_seconds
         return self._quiet or not victim.open or self._gain(work, work.queued * work.seconds) >= move
 
-    def _fewest(self, room: Room, spare: Sequence[Replica], work: Work) -> list[Replica]:
-        gone: list[Replica] = []
+    def _fewest(self, room: FreeResources, spare: Sequence[PlacedReplica], work: Demand) -> list[PlacedReplica]:
+        gone: list[PlacedReplica] = []
         for replica in spare:
             room.give(self._work(replica), replica.gpus)
             gone.append(replica)
@@ -345,7 +347,7 @@ class _Draft:
     def keeps(self) -> Iterator[Keep]:
         """What goes on as it is, a line a model."""
         stopped = {stop.replica for stop in self.stops}
-        kept: dict[str, list[Replica]] = {}
+        kept: dict[str, list[PlacedReplica]] = {}
         for replica in self.replicas:
             if replica.name not in stopped:
                 kept.setdefault(replica.model, []).append(replica)

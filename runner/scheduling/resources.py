@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["TINY", "Node", "Replica", "Room", "State", "Work", "places"]
+__all__ = ["TINY", "Demand", "FreeResources", "Node", "PlacedReplica", "State", "places"]
 
 State = Literal["loading", "idle", "busy", "draining"]  # draining: ends after what it has begun
 
@@ -15,7 +15,7 @@ TINY = 1e-6  #: of a GPU, a CPU or a GB, which sums may miss
 
 
 @dataclass(frozen=True)
-class Work:
+class Demand:
     """What is left to do for a model or the VLM, and what one replica of it takes.
 
     `queued` counts all that is known to be left and that no replica has begun, wherever it waits; of the VLM, images
@@ -47,7 +47,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Replica:
+class PlacedReplica:
     name: str
     model: str
     node: str
@@ -55,7 +55,7 @@ class Replica:
     state: State
 
 
-def places(work: Work, nodes: Sequence[Node]) -> int:
+def places(work: Demand, nodes: Sequence[Node]) -> int:
     """How many replicas an empty cluster could hold; 0 if none fits anywhere."""
     count = 0
     for node in nodes:
@@ -71,13 +71,13 @@ def places(work: Work, nodes: Sequence[Node]) -> int:
     return count if work.pinned is None else min(count, work.pinned)
 
 
-def _suits(work: Work, node: Node) -> bool:
+def _suits(work: Demand, node: Node) -> bool:
     """Whether a replica may be there, as far as the node alone tells."""
     return node.name not in work.shuns and (not work.gpus or work.gpu_gb <= node.gpu_gb + TINY)
 
 
 @dataclass
-class Room:
+class FreeResources:
     """What of one node is free."""
 
     node: Node
@@ -86,19 +86,19 @@ class Room:
     shares: list[float]  #: of every GPU
 
     @classmethod
-    def of(cls, node: Node) -> Room:
+    def of(cls, node: Node) -> FreeResources:
         return cls(node, node.cpus, node.memory_gb, [1.0] * node.gpus)
 
-    def take(self, work: Work, gpus: tuple[int, ...], sign: int = 1) -> None:
+    def take(self, work: Demand, gpus: tuple[int, ...], sign: int = 1) -> None:
         self.cpus -= sign * work.cpus
         self.memory_gb -= sign * work.memory_gb
         for gpu in gpus:
             self.shares[gpu] -= sign * min(work.gpus, 1.0)
 
-    def give(self, work: Work, gpus: tuple[int, ...]) -> None:
+    def give(self, work: Demand, gpus: tuple[int, ...]) -> None:
         self.take(work, gpus, -1)
 
-    def find(self, work: Work) -> tuple[int, ...] | None:
+    def find(self, work: Demand) -> tuple[int, ...] | None:
         """GPUs for one more replica, the fullest that will do; None if it does not fit."""
         if not _suits(work, self.node):
             return None
@@ -112,7 +112,7 @@ class Room:
             return None
         return tuple(sorted(sorted(fit, key=lambda gpu: (self.shares[gpu], gpu))[:count]))
 
-    def order(self, work: Work) -> tuple[float, ...]:
+    def order(self, work: Demand) -> tuple[float, ...]:
         """Best node first: no GPU is left without CPUs, large GPUs and whole nodes are kept for who needs them."""
         if not work.gpus:
             return (self.node.gpus > 0, -self.cpus)

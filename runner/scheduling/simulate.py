@@ -15,20 +15,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from seesaw.runner.scheduling.policy import Start, Stop, decide
-from seesaw.runner.scheduling.resources import Node, Replica, State, Work, places
+from seesaw.runner.scheduling.resources import Demand, Node, PlacedReplica, State, places
 
-__all__ = ["Simulation", "Spell", "lower_bound", "simulate"]
+__all__ = ["SimulatedReplica", "Simulation", "lower_bound", "simulate"]
 
 TICK = 60.0  #: seconds between two calls of the policy when nothing happens; of long runs a thousandth, if that is more
 SETTLE = 1.0  #: seconds in which what happens together is decided together
 
 
 @dataclass
-class Spell:
+class SimulatedReplica:
     """The life of one replica, in seconds of the virtual clock."""
 
     name: str
-    work: Work
+    work: Demand
     node: str
     gpus: tuple[int, ...]
     began: float
@@ -50,7 +50,7 @@ class Simulation:
     makespan: float  #: seconds
     bound: float  #: seconds, that no policy can do without: `lower_bound`
     nodes: tuple[Node, ...]
-    spells: tuple[Spell, ...]
+    spells: tuple[SimulatedReplica, ...]
     log: tuple[str, ...]  #: every decision to change something, with its time and reason
 
     @property
@@ -80,7 +80,7 @@ class Simulation:
         return sum((spell.loaded - spell.began) * spell.work.gpus for spell in self.spells) / 3600
 
 
-def lower_bound(models: Sequence[Work], vlm: Work | None, nodes: Sequence[Node]) -> float:
+def lower_bound(models: Sequence[Demand], vlm: Demand | None, nodes: Sequence[Node]) -> float:
     """Seconds that no policy can do without.
 
     All work spread over all GPUs (or CPUs), with one load of every model and at least one on every GPU; and every
@@ -107,16 +107,16 @@ def lower_bound(models: Sequence[Work], vlm: Work | None, nodes: Sequence[Node])
     return longest
 
 
-def _batches(work: Work, models: Sequence[Work], vlm: Work | None) -> int:
+def _batches(work: Demand, models: Sequence[Demand], vlm: Demand | None) -> int:
     own = work.queued + work.running
     return own + sum(model.queued + model.running for model in models) if work is vlm else own
 
 
-def _with_work(models: Sequence[Work], vlm: Work | None) -> list[Work]:
+def _with_work(models: Sequence[Demand], vlm: Demand | None) -> list[Demand]:
     return [work for work in (*models, *([vlm] if vlm else [])) if _batches(work, models, vlm)]
 
 
-def simulate(models: Sequence[Work], vlm: Work | None, nodes: Sequence[Node]) -> Simulation:
+def simulate(models: Sequence[Demand], vlm: Demand | None, nodes: Sequence[Node]) -> Simulation:
     """Run all work to its end: every batch of every model, and, with a VLM, the questions to each.
 
     `queued` and `running` of a model are batches to make, of the VLM batches of stored images; nothing is loaded.
@@ -133,16 +133,20 @@ def simulate(models: Sequence[Work], vlm: Work | None, nodes: Sequence[Node]) ->
 
 
 class _Clock:
-    def __init__(self, models: Sequence[Work], vlm: Work | None, nodes: Sequence[Node]) -> None:
+    def __init__(self, models: Sequence[Demand], vlm: Demand | None, nodes: Sequence[Node]) -> None:
         self._models, self._vlm, self._nodes = tuple(models), vlm, tuple(nodes)
         self._bound = lower_bound(models, vlm, nodes)
         self._now, self._calls, self._decide_at = 0.0, 0, math.inf
-        self._events: list[tuple[float, int, Spell | None]] = []  # a replica's next moment; None: time to decide
+        self._events: list[
+            tuple[float, int, SimulatedReplica | None]
+        ] = []  # a replica's next moment; None: time to decide
         self._queues = {work.name: deque(range(work.queued + work.running)) for work in models}
         self._waiting = deque(("stored", number) for number in range(vlm.queued + vlm.running)) if vlm else deque()
-        self._live: list[Spell] = []
-        self._spells: list[Spell] = []
-        self._idle: dict[str, deque[Spell]] = {work.name: deque() for work in (*models, *([vlm] if vlm else []))}
+        self._live: list[SimulatedReplica] = []
+        self._spells: list[SimulatedReplica] = []
+        self._idle: dict[str, deque[SimulatedReplica]] = {
+            work.name: deque() for work in (*models, *([vlm] if vlm else []))
+        }
         self._at_work = dict.fromkeys(self._idle, 0)
         self._log: list[str] = []
         self._last = 0.0
@@ -166,7 +170,7 @@ class _Clock:
     def _left(self) -> int:
         return sum(map(len, self._queues.values())) + len(self._waiting) + sum(self._at_work.values())
 
-    def _push(self, at: float, spell: Spell | None) -> None:
+    def _push(self, at: float, spell: SimulatedReplica | None) -> None:
         self._calls += 1
         heapq.heappush(self._events, (at, self._calls, spell))
 
@@ -175,7 +179,7 @@ class _Clock:
             self._decide_at = at
             self._push(at, None)
 
-    def _moment(self, spell: Spell) -> None:
+    def _moment(self, spell: SimulatedReplica) -> None:
         """A replica has loaded, or has done its batch: it takes the next."""
         if spell.batch is not None:
             self._finish(spell, spell.batch)
@@ -189,7 +193,7 @@ class _Clock:
         if spell.state == "idle":
             self._wake(self._now + SETTLE)
 
-    def _finish(self, spell: Spell, batch: tuple[str, int]) -> None:
+    def _finish(self, spell: SimulatedReplica, batch: tuple[str, int]) -> None:
         spell.busy += spell.work.seconds
         spell.done.append(batch)
         spell.batch = None
@@ -217,7 +221,7 @@ class _Clock:
             for work in self._models
         ]
         vlm = self._vlm and replace(self._vlm, queued=len(self._waiting), running=self._at_work[self._vlm.name])
-        replicas = [Replica(s.name, s.work.name, s.node, s.gpus, s.state) for s in self._live]
+        replicas = [PlacedReplica(s.name, s.work.name, s.node, s.gpus, s.state) for s in self._live]
         decision = decide(models, vlm, replicas, self._nodes)
         self._log += [f"{self._now:10.0f} s  {line}" for line in decision.lines]
         by_name = {spell.name: spell for spell in self._live} if decision.stop else {}
@@ -228,20 +232,20 @@ class _Clock:
         if self._events:
             self._wake(self._now + max(TICK, self._bound / 1000))
 
-    def _stop(self, stop: Stop, spell: Spell) -> None:
+    def _stop(self, stop: Stop, spell: SimulatedReplica) -> None:
         if stop.after_batch:
             spell.state = "draining"
         else:
             self._idle[spell.work.name].remove(spell)
             self._end(spell)
 
-    def _end(self, spell: Spell) -> None:
+    def _end(self, spell: SimulatedReplica) -> None:
         spell.ended = self._now
         self._live.remove(spell)
 
     def _start(self, start: Start) -> None:
         work = next(work for work in (*self._models, *([self._vlm] if self._vlm else [])) if work.name == start.model)
-        spell = Spell(f"{work.name}-{len(self._spells) + 1}", work, start.node, start.gpus, self._now)
+        spell = SimulatedReplica(f"{work.name}-{len(self._spells) + 1}", work, start.node, start.gpus, self._now)
         self._live.append(spell)
         self._spells.append(spell)
         self._push(self._now + work.load_seconds, spell)

@@ -9,7 +9,7 @@ from PIL import Image
 from seesaw.actors.engines import VQAQuestion, Withheld
 from seesaw.actors.simulated import SimulatedVQA
 from seesaw.actors.tti import BLANK, _sound
-from seesaw.actors.vqa import Questionnaire, ask_images
+from seesaw.actors.vqa import VQAQuestionnaire, ask_images
 
 
 def png(image: Image.Image) -> bytes:
@@ -62,7 +62,7 @@ def test_what_is_no_image_is_an_error_and_never_kept(made, message):
 
 def test_a_withheld_image_is_asked_nothing_and_the_others_all():
     person = VQAQuestion("Is there a person in the image (yes or no)?", ("yes", "no"))
-    questionnaire = Questionnaire(person, (VQAQuestion("What is it?", ("this", "that")),))
+    questionnaire = VQAQuestionnaire(person, (VQAQuestion("What is it?", ("this", "that")),))
     image = png(grey(0, 255))
     alone = ask_images(SimulatedVQA({}), [image], questionnaire)[0]
     answers = ask_images(SimulatedVQA({}), [image, Withheld(b"", "flagged"), image], questionnaire)

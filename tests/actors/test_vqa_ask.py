@@ -8,12 +8,14 @@ import pytest
 
 from seesaw.actors.engines import Reply, VQAQuestion
 from seesaw.actors.process import DEAD
-from seesaw.actors.vqa import PERSON, AnswerBatch, Questionnaire, VQAActor, ask_images
+from seesaw.actors.vqa import PERSON, AnswerBatch, VQAActor, VQAQuestionnaire, ask_images
 from seesaw.results.errors import ConfigError
 from seesaw.results.store.store import Store
 
 PERSON_QUESTION = VQAQuestion("a person?", ("yes", "no"))
-QUESTIONNAIRE = Questionnaire(PERSON_QUESTION, (VQAQuestion("old?", ("yes", "no")), VQAQuestion("sad?", ("no", "yes"))))
+QUESTIONNAIRE = VQAQuestionnaire(
+    PERSON_QUESTION, (VQAQuestion("old?", ("yes", "no")), VQAQuestion("sad?", ("no", "yes")))
+)
 
 
 class Parrot:
@@ -71,7 +73,7 @@ def test_nobody_anywhere_is_one_call():
 
 def test_without_a_person_question_all_images_are_asked_all():
     parrot = Parrot()
-    answers = ask_images(parrot, [b"empty", b"a"], Questionnaire(None, QUESTIONNAIRE.questions))
+    answers = ask_images(parrot, [b"empty", b"a"], VQAQuestionnaire(None, QUESTIONNAIRE.questions))
     assert [[index for index, _ in image] for image in answers] == [[0, 1], [0, 1]]
     assert ask_images(parrot, [], QUESTIONNAIRE) == []
     assert len(parrot.calls) == 1

@@ -13,7 +13,7 @@ from PIL import Image
 from seesaw.actors.engines import VQA_ENGINES, VQAQuestion, engine_class
 from seesaw.actors.pictogram.codes import AXES, OCCUPATIONS
 from seesaw.actors.pictogram.draw import draw
-from seesaw.actors.vqa import PERSON, Questionnaire, ask_images
+from seesaw.actors.vqa import PERSON, VQAQuestionnaire, ask_images
 from seesaw.results.errors import ConfigError, EnvironmentFault
 
 torch = pytest.importorskip("torch")
@@ -40,7 +40,7 @@ QUESTIONS = {
     "wheelchair": VQAQuestion("Is this person on a wheelchair (yes or no)?", ("yes", "no")),
     "occupation": VQAQuestion("What is the occupation of the person?", OCCUPATIONS),
 }
-QUESTIONNAIRE = Questionnaire(PERSON_QUESTION, tuple(QUESTIONS.values()))
+QUESTIONNAIRE = VQAQuestionnaire(PERSON_QUESTION, tuple(QUESTIONS.values()))
 IMAGES = 240
 COMPARED = 104
 

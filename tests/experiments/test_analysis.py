@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seesaw.experiments.analysis import (
-    Settings,
+    AnalysisSettings,
     analyze,
     answer_rows,
     check_answers,
@@ -402,7 +402,7 @@ def test_answers_written_are_answers_read(tmp_path: Path) -> None:
 
 def test_settings_take_a_users_values() -> None:
     settings = make_settings(DATASET, metric="values", targets={"gender": "uniform", "age": [0.5, 0.25, 0.25]})
-    assert isinstance(settings, Settings)
+    assert isinstance(settings, AnalysisSettings)
     assert set(settings.metric.values()) == {"values"}
     assert settings.targets["age"].tolist() == [0.5, 0.25, 0.25]
     assert settings.targets["gender"].tolist() == [0.5, 0.5]

@@ -14,11 +14,11 @@ from seesaw.actors.pictogram.codes import AXES, SHAPE, read_prompt
 from seesaw.actors.pictogram.world import WORLDS
 from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.exact import ExactLab
-from seesaw.experiments.intermit import Problem, mitigate, needs, step
+from seesaw.experiments.intermit import Problem, mitigate, required_prompt_sets, step
 from seesaw.experiments.lab import Observations
 from seesaw.experiments.mitigators import PM, PromptSet
 from seesaw.experiments.priorities import draw_priority
-from seesaw.experiments.prompt_sets import Pools
+from seesaw.experiments.prompt_sets import PromptSetObserver
 from seesaw.experiments.prompts import Prompt
 from seesaw.experiments.settings import make_settings
 from seesaw.experiments.strategies import ALL, GREEDY, OWN, random_order
@@ -202,7 +202,7 @@ def problems(vectors: int = VECTORS, **how) -> list[Problem]:
     ]
 
 
-def solve(pools: Pools, given, strategy=GREEDY, **how) -> list[State]:
+def solve(pools: PromptSetObserver, given, strategy=GREEDY, **how) -> list[State]:
     async def all_of_them():
         return await asyncio.gather(*(mitigate(pools, problem, strategy, **how) for problem in given))
 
@@ -210,7 +210,7 @@ def solve(pools: Pools, given, strategy=GREEDY, **how) -> list[State]:
 
 
 def one(problem: Problem, strategy=GREEDY, **how) -> State:
-    return solve(Pools(AdapterLab(), Adapters()), [problem], strategy, **how)[0]
+    return solve(PromptSetObserver(AdapterLab(), Adapters()), [problem], strategy, **how)[0]
 
 
 def check_course(problem: Problem, state: State) -> None:
@@ -236,12 +236,12 @@ def check_course(problem: Problem, state: State) -> None:
 def to_the_end() -> list[tuple[Problem, State]]:
     """26 occupations x 200 random priorities with no limit of steps, by a mitigator with adapters."""
     given = problems(max_steps=None)
-    return list(zip(given, solve(Pools(AdapterLab(), Adapters()), given), strict=True))
+    return list(zip(given, solve(PromptSetObserver(AdapterLab(), Adapters()), given), strict=True))
 
 
 def test_pm_takes_the_axis_of_largest_gain_and_tau_is_exact_for_26_occupations_and_200_priorities():
     given = problems(max_steps=3)
-    states = solve(Pools(LAB, PM(SETTINGS, 48)), given)
+    states = solve(PromptSetObserver(LAB, PM(SETTINGS, 48)), given)
     assert len(states) == 26 * VECTORS
     for problem, state in zip(given, states, strict=True):
         check_course(problem, state)
@@ -267,7 +267,7 @@ def test_all_outcomes_occur_and_are_right(to_the_end):
 
 def test_max_steps_cuts_the_same_course_short(to_the_end):
     pairs = [(problem, state) for problem, state in to_the_end if len(state.mitigated) > 2][:50]
-    cut = solve(Pools(AdapterLab(), Adapters()), [replace(problem, max_steps=2) for problem, _ in pairs])
+    cut = solve(PromptSetObserver(AdapterLab(), Adapters()), [replace(problem, max_steps=2) for problem, _ in pairs])
     for (_, whole), short in zip(pairs, cut, strict=True):
         assert (short.outcome, short.mitigated) == ("max_steps", whole.mitigated[:2])
     assert one(replace(pairs[0][0], max_steps=0)).outcome == "max_steps"
@@ -310,7 +310,7 @@ def test_a_prediction_that_missed_is_an_alert():
             return self._set(after.subject, after.mitigated, stated)
 
     problem = Problem("alder", "computer programmer", {"age": 1.0}, max_steps=1)
-    (state,) = solve(Pools(AdapterLab(), Weak()), [problem])
+    (state,) = solve(PromptSetObserver(AdapterLab(), Weak()), [problem])
     assert state.mitigated == ("age",)
     (alert,) = [a for a in state.steps[1].alerts if a.kind == "missed"]
     assert (alert.axis, alert.value) == ("age", pytest.approx(state.steps[0].gamma["age"]))
@@ -318,7 +318,7 @@ def test_a_prediction_that_missed_is_an_alert():
 
 
 def test_a_state_written_down_at_any_point_and_read_again_goes_the_same_way(to_the_end):
-    pools = Pools(AdapterLab(), Adapters())
+    pools = PromptSetObserver(AdapterLab(), Adapters())
     for problem, whole in to_the_end[::40]:
         written = ['{"steps": [], "outcome": "", "reason": ""}']
         again = solve(pools, [problem], on_step=lambda state, to=written: to.append(json.dumps(state.to_mapping())))[0]
@@ -352,7 +352,7 @@ def test_a_tie_goes_to_the_first_axis_of_the_dataset():
             return Observations(prompt, counts, asked=images, dropped=0)
 
     problem = Problem("m", "nurse", {"clothing": 0.25, "environment": 0.25, "gender": 0.25, "age": 0.25}, epsilon=0.1)
-    (state,) = solve(Pools(Independent(), PM(SETTINGS, 48)), [problem])
+    (state,) = solve(PromptSetObserver(Independent(), PM(SETTINGS, 48)), [problem])
     assert state.mitigated == ("gender", "age", "environment", "clothing")
     assert [at.tau for at in state.steps] == pytest.approx([1, 0.75, 0.5, 0.25, 0])
 
@@ -362,14 +362,14 @@ def test_tau_at_epsilon_is_reached_and_needs_no_step():
     at_epsilon = replace(problem, epsilon=brute_tau(problem, ()))
     state = one(at_epsilon)
     assert (state.outcome, state.mitigated, len(state.steps)) == ("reached", (), 1)
-    assert needs(at_epsilon, state, Adapters(), GREEDY) == ()
+    assert required_prompt_sets(at_epsilon, state, Adapters(), GREEDY) == ()
     assert step(at_epsilon, state, (), Adapters()) == state
 
 
 def test_a_target_of_ones_own_weighs_prompts_and_distances():
     settings = make_settings(DATASET, targets={"gender": [0.25, 0.75]}, intervention="target")
     problem = Problem("alder", "chef", {"gender": 0.5, "age": 0.5}, epsilon=0.0, max_steps=1)
-    (state,) = solve(Pools(LAB, PM(settings, 48)), [problem], OWN)
+    (state,) = solve(PromptSetObserver(LAB, PM(settings, 48)), [problem], OWN)
     (axis,) = state.mitigated
     weights = [0.25, 0.75] if axis == "gender" else [1 / 3] * 3
     shares = [WORLDS["alder"].shares(text) for text in state.steps[1].prompts]
@@ -384,7 +384,7 @@ def test_a_target_of_ones_own_weighs_prompts_and_distances():
 
 def test_all_goes_on_to_the_last_chosen_axis_and_knows_when_epsilon_was_reached():
     given = problems(20)
-    for problem, state in zip(given, solve(Pools(AdapterLab(), Adapters()), given, ALL), strict=True):
+    for problem, state in zip(given, solve(PromptSetObserver(AdapterLab(), Adapters()), given, ALL), strict=True):
         assert state.mitigated == tuple(problem.priority)
         assert state.outcome == ("reached" if state.steps[-1].tau <= problem.epsilon else "exhausted")
         taus = [brute_tau(problem, state.mitigated[:t]) for t in range(len(state.steps))]
@@ -397,7 +397,7 @@ def test_all_goes_on_to_the_last_chosen_axis_and_knows_when_epsilon_was_reached(
 @pytest.mark.parametrize("strategy", [OWN, random_order(3)], ids=lambda strategy: strategy.name)
 def test_baselines_mitigate_chosen_axes_alone_and_stop_at_epsilon(strategy):
     given = problems(20)
-    states = solve(Pools(AdapterLab(), Adapters()), given, strategy)
+    states = solve(PromptSetObserver(AdapterLab(), Adapters()), given, strategy)
     for problem, state in zip(given, states, strict=True):
         assert set(state.mitigated) <= set(problem.priority)
         assert state.steps_to(problem.epsilon) in (None, len(state.mitigated))
@@ -407,7 +407,7 @@ def test_baselines_mitigate_chosen_axes_alone_and_stop_at_epsilon(strategy):
                 w = brute_w(problem.model, problem.subject)[mask_of(state.mitigated[:t])]
                 left = [name for name in problem.priority if name not in state.mitigated[:t]]
                 assert axis == max(left, key=lambda name: w[NAMES.index(name)] * problem.priority[name])
-    assert states == solve(Pools(AdapterLab(), Adapters()), given, strategy)
+    assert states == solve(PromptSetObserver(AdapterLab(), Adapters()), given, strategy)
 
 
 def test_own_weighs_an_axis_by_its_priority():
@@ -426,7 +426,7 @@ def test_random_orders_differ_by_seed_and_subject():
 
 def test_interplay_pays_greedy_reaches_epsilon_wherever_all_does_with_fewer_steps_than_any_baseline():
     given = problems(20)
-    pools = Pools(AdapterLab(), Adapters())
+    pools = PromptSetObserver(AdapterLab(), Adapters())
     courses = {s.name: solve(pools, given, s) for s in (GREEDY, ALL, OWN, random_order(0))}
     where = [i for i, state in enumerate(courses["all"]) if state.outcome == "reached"]
     assert all(courses["greedy"][i].outcome == "reached" for i in where)

@@ -15,7 +15,7 @@ from seesaw.experiments.intermit import Problem, mitigate
 from seesaw.experiments.mitigations import Mitigation, mitigate_all, mitigation_rows
 from seesaw.experiments.mitigators import PM
 from seesaw.experiments.priorities import draw_priority
-from seesaw.experiments.prompt_sets import Pools
+from seesaw.experiments.prompt_sets import PromptSetObserver
 from seesaw.experiments.settings import make_settings
 from seesaw.experiments.strategies import ALL
 from seesaw.experiments.trajectory import State
@@ -49,7 +49,7 @@ PROBLEM = Problem("alder", "nurse", {"age": 0.5, "gender": 0.5}, epsilon=0.1, ma
 
 
 def broken(lab: Broken, problem: Problem = PROBLEM, **how) -> State:
-    return asyncio.run(mitigate(Pools(lab, PM(SETTINGS, 48)), problem, **how))
+    return asyncio.run(mitigate(PromptSetObserver(lab, PM(SETTINGS, 48)), problem, **how))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_failed_cell_is_undefined_and_resumes_to_the_same_course_once_it_is_th
 
 def test_what_failed_is_asked_again_of_the_same_pools():
     broke = [True]
-    pools = Pools(Broken(fails=lambda _: broke[0]), PM(SETTINGS, 48))
+    pools = PromptSetObserver(Broken(fails=lambda _: broke[0]), PM(SETTINGS, 48))
     first = asyncio.run(mitigate(pools, PROBLEM))
     broke[0] = False
     second = asyncio.run(mitigate(pools, PROBLEM, state=first))
@@ -124,7 +124,7 @@ def test_none_waits_for_another_and_no_cell_is_asked_twice():
     ]
 
     async def race():
-        pools = Pools(lab, PM(SETTINGS, 48))
+        pools = PromptSetObserver(lab, PM(SETTINGS, 48))
         tasks = [asyncio.create_task(mitigate(pools, replace(p, max_steps=1))) for p in many]
         async with asyncio.timeout(60):
             while sum(task.done() for task in tasks) < 75:
@@ -148,7 +148,7 @@ def test_one_that_is_cancelled_takes_nothing_from_another_that_waits_for_the_sam
             return await super().observe(model, prompts, images)
 
     async def race():
-        pools = Pools(Slow(), PM(SETTINGS, 48))
+        pools = PromptSetObserver(Slow(), PM(SETTINGS, 48))
         first, second = (asyncio.create_task(mitigate(pools, PROBLEM)) for _ in range(2))
         await asyncio.sleep(0.01)
         first.cancel()
@@ -161,7 +161,7 @@ def test_one_that_is_cancelled_takes_nothing_from_another_that_waits_for_the_sam
 
 def test_a_lab_that_raises_ends_the_mitigation_with_its_error():
     with pytest.raises(ConfigError, match="no model 'aldr'"):
-        asyncio.run(mitigate(Pools(LAB, PM(SETTINGS, 48)), replace(PROBLEM, model="aldr")))
+        asyncio.run(mitigate(PromptSetObserver(LAB, PM(SETTINGS, 48)), replace(PROBLEM, model="aldr")))
 
 
 def test_where_no_candidate_shows_anybody_nothing_is_known_and_nothing_is_said_to_be_immovable():
@@ -175,7 +175,7 @@ def test_where_no_candidate_shows_anybody_nothing_is_known_and_nothing_is_said_t
 def test_images_that_took_the_place_of_ones_without_a_person_are_counted():
     """Of a set of six prompts two images each; where they show nobody, four are looked at, then eight."""
     lab = Broken(nobody=lambda text: 7 if text == "A photo of an old male nurse" else 0)
-    pools = Pools(lab, PM(SETTINGS, 12))
+    pools = PromptSetObserver(lab, PM(SETTINGS, 12))
     problem = Problem("alder", "nurse", {"age": 0.5, "gender": 0.5}, epsilon=0.0, max_steps=2)
     mitigation = Mitigation("case", problem, ALL, pools)
     states = asyncio.run(mitigate_all([mitigation]))

@@ -16,7 +16,7 @@ from seesaw.experiments.exact import ExactLab
 from seesaw.experiments.intermit import Problem, mitigate
 from seesaw.experiments.lab import Answers
 from seesaw.experiments.mitigators import PM
-from seesaw.experiments.prompt_sets import Pools, pooled
+from seesaw.experiments.prompt_sets import PromptSetObserver, pooled
 from seesaw.experiments.prompts import Prompt
 from seesaw.experiments.questionnaire import observations_of
 from seesaw.experiments.settings import make_settings
@@ -55,7 +55,7 @@ class Images:
 
 
 def effects(lab) -> pd.DataFrame:
-    return asyncio.run(single_mitigations(Pools(lab, PM(SETTINGS, 48)), ["alder", "elm"]))
+    return asyncio.run(single_mitigations(PromptSetObserver(lab, PM(SETTINGS, 48)), ["alder", "elm"]))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_sampling_alone_raises_few_alerts_of_missed_predictions():
     """PM's counterfactuals foretell exactly but for sampling: 1 alert in 20 at the most, on the average."""
     missed = steps = 0
     for root in range(6):
-        pools = Pools(Images(root), PM(SETTINGS, 48))
+        pools = PromptSetObserver(Images(root), PM(SETTINGS, 48))
         for subject in SUBJECTS:
             problem = Problem("alder", subject, {"gender": 0.5, "clothing": 0.5}, epsilon=0.0, max_steps=2)
             state = asyncio.run(mitigate(pools, problem))
@@ -128,7 +128,7 @@ def test_sampling_alone_raises_few_alerts_of_missed_predictions():
     assert missed / steps <= 0.1
 
 
-def check_errors(pools: Pools, problem: Problem, state: State) -> None:
+def check_errors(pools: PromptSetObserver, problem: Problem, state: State) -> None:
     """Standard errors of tau and of its prediction are those of the sets behind them."""
     current = pools.mitigator.initial(problem.subject)
     priority = np.array([problem.priority.get(axis, 0.0) for axis in AXES])

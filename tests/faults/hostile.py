@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from seesaw.results.store.identity import batch_key, digest, image_key, image_seed
-from seesaw.results.store.store import IMAGES, Store, shard_folder
+from seesaw.results.store.store import IMAGE_SHARD, Store, shard_folder
 from seesaw.results.tables.tables import FAILURES, table_of
 from seesaw.runner.cli import main
 
@@ -87,7 +87,7 @@ def hostile_run(root: Path, word: str, images: tuple[bytes, ...] = ()) -> Path:
         columns = {"image_key": list(keys.values()), "image": held, "model": [word] * 8, "prompt": [prompt] * 8}
         columns |= {"adapter": [""] * 8, "seed": seeds, "withheld": [""] * 8}
         name = f"{shard_folder('images', word, identity)}/{batch_key(identity, prompt, '', seeds)}.parquet"
-        Store(root / "store").commit(name, pa.table(columns, schema=IMAGES))
+        Store(root / "store").commit(name, pa.table(columns, schema=IMAGE_SHARD))
     return run
 
 

@@ -16,7 +16,7 @@ from seesaw.results.errors import ConfigError, InputError, SeesawError, StoreErr
 from seesaw.results.report.report import write_report
 from seesaw.results.store.identity import image_seed
 from seesaw.results.store.shards import deserialise, serialise
-from seesaw.results.store.store import IMAGES, Store, shard_folder
+from seesaw.results.store.store import IMAGE_SHARD, Store, shard_folder
 from seesaw.results.tables.run_reader import read_run
 from seesaw.results.tables.tables import read_answers
 from seesaw.runner.cli import main
@@ -109,7 +109,7 @@ def test_a_plain_answers_table_is_read_with_its_further_columns(tmp_path):
 
 
 def test_a_pickle_in_a_shard_does_not_run(tmp_path, trap, marker):
-    rows = {name: pa.array([None], IMAGES.field(name).type) for name in IMAGES.names}
+    rows = {name: pa.array([None], IMAGE_SHARD.field(name).type) for name in IMAGE_SHARD.names}
     content = serialise(trapped(trap, **rows))  # whole, with the SHA-256 of itself
     marker.unlink(missing_ok=True)
     name = f"images/m-{'0' * 32}/{'1' * 32}.parquet"
@@ -193,7 +193,7 @@ def test_no_name_leads_out_of_a_store(name, tmp_path):
         "adapter": "",
         "seed": 1,
     }
-    Store(root).commit(f"{folder}/{'1' * 32}.parquet", pa.Table.from_pylist([{**row, "withheld": ""}], IMAGES))
+    Store(root).commit(f"{folder}/{'1' * 32}.parquet", pa.Table.from_pylist([{**row, "withheld": ""}], IMAGE_SHARD))
     assert listing(tmp_path) - {"a", "a/b"} == {
         f"a/b/store{end}" for end in ("", "/images", f"/{folder}", f"/{folder}/{'1' * 32}.parquet")
     }
@@ -269,7 +269,7 @@ def test_links_in_a_store_neither_show_nor_change_what_they_lead_to(tmp_path):
     assert "SECRET" not in told.output
     with pytest.raises(StoreError):
         Store(store).read(shard)
-    table = IMAGES.empty_table()
+    table = IMAGE_SHARD.empty_table()
     for digit in "123":
         assert not Store(store).commit(shard.replace("1" * 32, digit * 32), table)  # whoever was there first stays
     Store(store).quarantine(shard)

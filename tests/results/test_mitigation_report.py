@@ -24,7 +24,7 @@ from seesaw.results.store.store import Store
 from seesaw.results.tables.mitigation import cases_of
 from seesaw.results.tables.mitigation_matrices import matrices_of
 from seesaw.results.tables.mitigation_tables import sheets
-from seesaw.results.tables.run_reader import read_record
+from seesaw.results.tables.run_reader import read_run_json
 from seesaw.results.tables.tables import about_of, write_table
 from tests.results.trial import HOSTILE, article_of, page_of, run_of
 
@@ -138,7 +138,7 @@ def test_the_head_says_what_was_run_and_how_it_ended(alone: Trial) -> None:
         "<dt>metric</dt><dd>nominal</dd>",
         "<dt>targets</dt><dd>uniform on every axis</dd>",
         "<dt>intervention</dt><dd>counterfactuals weigh as the target of their axis says</dd>",
-        f"<code>{read_record(alone[0])['id']}</code>",
+        f"<code>{read_run_json(alone[0])['id']}</code>",
     ):
         assert said in words
 
@@ -258,7 +258,7 @@ def test_a_case_of_any_name_stays_text(copy: Trial) -> None:
 
 def test_images_before_and_after_are_the_stores_first_ones_of_those_prompts(alone: Trial) -> None:
     run, store = alone
-    record = read_record(run)["fingerprint"]
+    record = read_run_json(run)["fingerprint"]
     identity, seeds = record["models"]["pictogram-birch"], [image_seed(record["seed"], i) for i in range(8)]
     held = {
         row["image_key"]: row["image"]["bytes"]
@@ -308,7 +308,7 @@ def test_missing_and_damaged_images_leave_a_note_and_the_rest(beside: Trial, tmp
 
 
 def test_an_image_that_was_withheld_is_not_shown(beside: Trial, tmp_path: Path) -> None:
-    record = read_record(beside[0])["fingerprint"]
+    record = read_run_json(beside[0])["fingerprint"]
     store, held = Store(tmp_path / "store"), Store(beside[1])
     path = next(path for path in Path(beside[1]).glob("images/*/*.parquet"))
     name = f"images/{path.parent.name}/{path.name}"

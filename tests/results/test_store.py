@@ -13,7 +13,7 @@ import pytest
 from seesaw.results.errors import EnvironmentFault, StoreError, StoreUnavailable
 from seesaw.results.store.costs import Measured, read_costs, write_costs
 from seesaw.results.store.identity import batch_key, image_key
-from seesaw.results.store.store import IMAGES, Store, shard_folder
+from seesaw.results.store.store import IMAGE_SHARD, Store, shard_folder
 
 IDENTITY = "0123456789abcdef" * 2
 FOLDER = shard_folder("images", "a model", IDENTITY)
@@ -40,7 +40,7 @@ def images(number: int, size: int = 200) -> pa.Table:
         }
         for i in range(8)
     ]
-    return pa.Table.from_pylist(rows, schema=IMAGES)
+    return pa.Table.from_pylist(rows, schema=IMAGE_SHARD)
 
 
 def test_what_was_committed_is_what_is_read(tmp_path):

@@ -22,12 +22,12 @@ from seesaw.experiments.prompts import Prompt, prompts_of
 from seesaw.experiments.questionnaire import observations_of
 from seesaw.results.report.report import write_report
 from seesaw.results.store.identity import digest
-from seesaw.results.store.store import IMAGES, Store, shard_folder
+from seesaw.results.store.store import IMAGE_SHARD, Store, shard_folder
 from seesaw.runner.config import ClusterConfig, Config, ModelConfig, VLMConfig
 from seesaw.runner.display.events import Events, Failure
-from seesaw.runner.experiment import Experiment, Served
-from seesaw.runner.jobs.mitigate import Mitigate
-from seesaw.runner.jobs.sweep import Sweep
+from seesaw.runner.experiment import Experiment, ResolvedModel
+from seesaw.runner.jobs.mitigate import MitigateJob
+from seesaw.runner.jobs.sweep import SweepJob
 from seesaw.runner.plan import Batch, batches_of
 from seesaw.runner.rundir import RunDirectory
 
@@ -52,8 +52,8 @@ def experiment_of(
         truth = world if world in known else None
         spec = ModelConfig(name=f"pictogram-{world}", engine="pictogram-draw", settings={"world": world}, truth=truth)
         identity = digest("model", {"engine": spec.engine, "settings": spec.settings})
-        models.append(Served(spec, identity, shard_folder("images", spec.name, identity)))
-    vlm = Served(VLMConfig(name="true state", engine="none"), digest("model", {}), "answers/true-state")
+        models.append(ResolvedModel(spec, identity, shard_folder("images", spec.name, identity)))
+    vlm = ResolvedModel(VLMConfig(name="true state", engine="none"), digest("model", {}), "answers/true-state")
     return Experiment(
         name="trial",
         dataset=dataset,
@@ -82,7 +82,7 @@ class DrawnLab:
         served = next(each for each in self.experiment.models if each.name == model)
         return [self._observed(served, prompt, images) for prompt in prompts]
 
-    def _observed(self, model: Served[ModelConfig], prompt: Prompt, images: int) -> Observations:
+    def _observed(self, model: ResolvedModel[ModelConfig], prompt: Prompt, images: int) -> Observations:
         dataset = self.experiment.dataset
         if self.failed(prompt):
             return observations_of(dataset, prompt, [], images, [f"{prompt.text}: it broke"])
@@ -107,7 +107,7 @@ def shard(batch: Batch, images: list[bytes], side: int) -> pa.Table:
         "seed": list(batch.seeds),
         "withheld": [""] * n,
     }
-    return pa.table(columns, schema=IMAGES)
+    return pa.table(columns, schema=IMAGE_SHARD)
 
 
 def enlarged(image: bytes, side: int) -> bytes:
@@ -154,7 +154,7 @@ def run_of(
     dataset = dataset if person else replace(dataset, person=None)
     experiment = experiment_of(root, worlds, dataset, images, known, mitigate)
     lab = DrawnLab(experiment, empty, failed, side)
-    jobs = ([Sweep(experiment)] if sweep else []) + ([] if mitigate is None else [Mitigate(experiment)])
+    jobs = ([SweepJob(experiment)] if sweep else []) + ([] if mitigate is None else [MitigateJob(experiment)])
     for job in jobs:
         directory = RunDirectory(job)
         with directory.claimed():
@@ -171,7 +171,7 @@ def run_of(
             ]
             directory.write_failures(broken)
             times = {"began": "2030-01-02T03:04:05+00:00", "ended": "2030-01-02T04:00:00+00:00"}
-            directory.write_record("done", **times, notes=events.counts.notes)
+            directory.write_run_json("done", **times, notes=events.counts.notes)
     return experiment.run, experiment.store
 
 

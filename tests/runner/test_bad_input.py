@@ -159,7 +159,7 @@ def test_words_are_words_whatever_yaml_or_variables_make_of_them(tmp_path, monke
     import yaml
 
     from seesaw.runner.experiment import load_experiment
-    from seesaw.runner.jobs.sweep import Sweep
+    from seesaw.runner.jobs.sweep import SweepJob
     from seesaw.runner.rundir import RunDirectory
 
     monkeypatch.chdir(tmp_path)
@@ -170,7 +170,7 @@ def test_words_are_words_whatever_yaml_or_variables_make_of_them(tmp_path, monke
     )
     experiment = load_experiment("odd.yaml")
     assert experiment.dataset.subjects == ("1e5", "yes", "dollar ${name}", "colon: and # hash", "007", "\u00e9t\u00e9")
-    directory = RunDirectory(Sweep(experiment))
+    directory = RunDirectory(SweepJob(experiment))
     with directory.claimed():
         directory.write_config()
     again = load_experiment(str(directory.path / "config.yaml"))
@@ -249,7 +249,7 @@ def test_a_gpu_that_is_not_there_and_a_full_disk_end_a_run_with_exit_code_4(tmp_
 )
 def test_a_model_that_does_not_fit_into_memory_is_found_before_work(model, vlm, message, tmp_path, monkeypatch):
     from seesaw.results.errors import EnvironmentFault
-    from seesaw.runner import preflight
+    from seesaw.runner.cluster import preflight
     from seesaw.runner.experiment import load_experiment
     from seesaw.runner.scheduling.resources import Node
 

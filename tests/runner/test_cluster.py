@@ -44,12 +44,12 @@ cluster.shutdown()
 DRIVER = """
 import json, os, sys
 from seesaw.results.errors import SeesawError
-from seesaw.runner import facts
+from seesaw.runner.cluster import node_probe
 from seesaw.runner.cluster.connect import connected, nodes
 from seesaw.runner.experiment import load_experiment
 from seesaw.runner.cluster.requirements import check_resources
 from seesaw.runner.cluster.preflight import preflight, welcome
-facts.PATIENCE = float(os.environ.get("PATIENCE", facts.PATIENCE))
+node_probe.PATIENCE = float(os.environ.get("PATIENCE", node_probe.PATIENCE))
 said = {"notes": [], "nodes": {}, "fault": ""}
 def tell(ready):
     said["notes"] += ready.notes

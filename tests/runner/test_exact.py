@@ -11,7 +11,7 @@ from scipy.stats import wasserstein_distance
 from seesaw.actors.pictogram.world import WORLDS
 from seesaw.results.tables.tables import MATRICES, TRUTH, about_of
 from seesaw.runner.experiment import Experiment, load_experiment
-from seesaw.runner.jobs.sweep import Sweep
+from seesaw.runner.jobs.sweep import SweepJob
 from seesaw.runner.jobs.truth import write_truth
 from seesaw.runner.rundir import RunDirectory
 
@@ -114,15 +114,15 @@ def test_the_truth_is_no_part_of_a_model_s_identity_but_a_run_is_not_finished_wi
     plain, true = (f"models: [{engine}{end}]\nsubjects: [nurse]\naxes: [gender]\n" for end in ("}", ", truth: elm}"))
     experiment, frame = written(tmp_path, true)
     assert len(frame) == 1
-    directory = RunDirectory(Sweep(experiment))
-    directory.write_record("done")
+    directory = RunDirectory(SweepJob(experiment))
+    directory.write_run_json("done")
     assert directory.finished()
     (tmp_path / "own.yaml").write_text(plain)
     without = load_experiment(str(tmp_path / "own.yaml"), [f"run={experiment.run}"])
     assert without.fingerprint() == experiment.fingerprint()
-    assert not RunDirectory(Sweep(without)).finished()
+    assert not RunDirectory(SweepJob(without)).finished()
     write_truth(without)
     assert not list(experiment.run.glob("truth.*"))
-    RunDirectory(Sweep(without)).write_record("done")
-    assert RunDirectory(Sweep(without)).finished()
+    RunDirectory(SweepJob(without)).write_run_json("done")
+    assert RunDirectory(SweepJob(without)).finished()
     assert not directory.finished()

@@ -17,7 +17,7 @@ from seesaw.experiments.prompts import initial_prompt
 from seesaw.results.errors import ConfigError
 from seesaw.results.tables.mitigation import read_mitigation
 from seesaw.runner.experiment import load_experiment
-from seesaw.runner.jobs.mitigate import Mitigate
+from seesaw.runner.jobs.mitigate import MitigateJob
 from seesaw.runner.plan import batches_of, whole
 
 CONFIG = """
@@ -270,7 +270,7 @@ def test_bad_keys_are_refused_with_what_would_be_right(line, tmp_path):
     kept = "".join(each + "\n" for each in CONFIG.splitlines() if not each.startswith(f"{key}:"))
     (tmp_path / "bad.yaml").write_text(kept + line + "\n")
     with pytest.raises(ConfigError, match=BAD[line]):
-        Mitigate(load_experiment(str(tmp_path / "bad.yaml")))
+        MitigateJob(load_experiment(str(tmp_path / "bad.yaml")))
 
 
 def test_a_refusal_is_one_message_with_exit_code_2(config, seesaw):
@@ -308,7 +308,7 @@ def test_priorities_take_the_forms_that_a_user_would_write(tmp_path):
 def test_a_csv_of_priorities_is_found_beside_the_config_and_kept_in_the_resolved_one(config, tmp_path):
     (tmp_path / "weights.csv").write_text("occupation,gender,age\nnurse,1,1\nchef,,3\n")
     experiment = load_experiment(str(tmp_path / config), ["priorities=weights.csv", "normalize=true"])
-    found = [(a.subject, a.name) for a in Mitigate(experiment)._assignments]
+    found = [(a.subject, a.name) for a in MitigateJob(experiment)._assignments]
     assert found == [("chef", "age:1"), ("nurse", "gender:0.5 age:0.5")]
     resolved = experiment.resolved()
     assert resolved["normalize"] is False
@@ -317,7 +317,7 @@ def test_a_csv_of_priorities_is_found_beside_the_config_and_kept_in_the_resolved
 
 def test_targets_of_a_case_s_own_are_those_that_it_is_measured_against(config, tmp_path):
     given = "priorities=[{priority: {gender: 1}}, {priority: {gender: 1}, targets: {gender: [0.25, 0.75]}}]"
-    job = Mitigate(load_experiment(str(tmp_path / config), [given]))
+    job = MitigateJob(load_experiment(str(tmp_path / config), [given]))
     targets = [mitigator.settings.targets["gender"].tolist() for mitigator in job._mitigators.values()]
     assert targets == [[0.5, 0.5], [0.25, 0.75]]
 

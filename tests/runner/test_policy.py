@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 from seesaw.runner.config import ModelConfig, VLMConfig
-from seesaw.runner.plan import work_of
+from seesaw.runner.plan import demand_of
 from seesaw.runner.scheduling.policy import decide
-from seesaw.runner.scheduling.resources import Node, Replica, Work, places
+from seesaw.runner.scheduling.resources import Demand, Node, PlacedReplica, places
 
-VLM = Work("vlm", queued=0, running=0, seconds=2, load_seconds=120, gpus=1, gpu_gb=22, cpus=4)
+VLM = Demand("vlm", queued=0, running=0, seconds=2, load_seconds=120, gpus=1, gpu_gb=22, cpus=4)
 
 
 def model(name, queued=1000, **more):
-    return Work(name, **{"queued": queued, "running": 0, "seconds": 40, "load_seconds": 100, "gpu_gb": 20, **more})
+    return Demand(name, **{"queued": queued, "running": 0, "seconds": 40, "load_seconds": 100, "gpu_gb": 20, **more})
 
 
 def cluster(*gpus, gpu_gb=80, cpus=64):
@@ -23,7 +23,7 @@ def cluster(*gpus, gpu_gb=80, cpus=64):
 
 def replica(name, state="busy", gpu=0, node="n0", number=1):
     gpus = gpu if isinstance(gpu, tuple) else (gpu,)
-    return Replica(f"{name}-{number}-{'.'.join(map(str, gpus))}", name, node, gpus, state)
+    return PlacedReplica(f"{name}-{number}-{'.'.join(map(str, gpus))}", name, node, gpus, state)
 
 
 def started(decision):
@@ -139,7 +139,7 @@ def test_small_models_share_a_gpu_if_they_ask_for_a_fraction_and_their_memory_fi
 
 def test_a_shared_gpu_gives_no_more_memory_than_its_share_and_a_vlm_is_spread_over_its_gpus():
     def needs(config, **more):
-        return work_of(config("x", "simulated", memory_gb=10, **more), {}, 1).gpu_gb
+        return demand_of(config("x", "simulated", memory_gb=10, **more), {}, 1).gpu_gb
 
     assert needs(ModelConfig, gpus=0.5) == needs(VLMConfig, gpus=0.5) == 20
     assert needs(ModelConfig, gpus=2) == 10  # it lies on one of them

@@ -10,7 +10,7 @@ import ray
 
 from seesaw.results.errors import BatchFailed, EnvironmentFault, Interrupted
 from seesaw.runner.display.events import Events
-from seesaw.runner.fleet.pool import Pool
+from seesaw.runner.fleet.pool import ReplicaPool
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -65,7 +65,7 @@ def run(scenario, names, size=1, in_flight=2, attempts=3):
                 pool.start()
 
         loop = asyncio.get_running_loop()
-        pool = Pool("pool", make, in_flight, attempts, events, changed=lambda: loop.call_soon(keep))
+        pool = ReplicaPool("pool", make, in_flight, attempts, events, changed=lambda: loop.call_soon(keep))
         keep()
         try:
             return await scenario(pool, events)
@@ -75,7 +75,7 @@ def run(scenario, names, size=1, in_flight=2, attempts=3):
     return asyncio.run(main())
 
 
-def call(pool: Pool, what: str, label: str = ""):
+def call(pool: ReplicaPool, what: str, label: str = ""):
     return pool.call(label or what, "work", lambda replica, first: replica.actor.work.remote(what))
 
 
@@ -185,7 +185,7 @@ def test_what_stands_in_line_with_one_that_kills_is_never_charged(attempts):
 def test_one_subject_that_kills_does_not_break_the_pool_and_two_do():
     """Seven batches of a subject in a row, each deadly: set aside alone. The same of two subjects: it is the model."""
 
-    def deadly(pool: Pool, i: int, subject: str):
+    def deadly(pool: ReplicaPool, i: int, subject: str):
         return pool.call(f"{subject} {i}", "work", lambda replica, first: replica.actor.work.remote("die"), subject)
 
     async def one(pool, events):

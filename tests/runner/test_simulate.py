@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from seesaw.results.store.store import Store
 from seesaw.runner.experiment import load_experiment
 from seesaw.runner.plan import make_plan, nodes_of, time_plan
-from seesaw.runner.scheduling.resources import Node, Work, places
+from seesaw.runner.scheduling.resources import Demand, Node, places
 from seesaw.runner.scheduling.simulate import lower_bound, simulate
 
 
@@ -55,10 +55,10 @@ def realistic(fewest):
     """Five models of at least `fewest` batches and a VLM, of which each takes a GPU."""
     times = {"seconds": st.floats(10, 80), "load_seconds": st.floats(60, 180)}
     queued = st.integers(fewest, 4 * fewest)
-    models = st.tuples(*(st.builds(Work, st.just(f"m{i}"), queued, st.just(0), **times) for i in range(5)))
+    models = st.tuples(*(st.builds(Demand, st.just(f"m{i}"), queued, st.just(0), **times) for i in range(5)))
     even = st.builds(lambda batches, works: tuple(replace(w, queued=batches) for w in works), queued, models)
     vlm = st.builds(
-        Work, st.just("vlm"), st.just(0), st.just(0), seconds=st.floats(1, 40), load_seconds=st.floats(60, 180)
+        Demand, st.just("vlm"), st.just(0), st.just(0), seconds=st.floats(1, 40), load_seconds=st.floats(60, 180)
     )
     return st.tuples(models | even, vlm)
 
@@ -115,9 +115,9 @@ ANY = {
 @settings(max_examples=150)
 @given(NODES, st.lists(st.fixed_dictionaries(ANY), max_size=5), st.none() | st.fixed_dictionaries(ANY))
 def test_whatever_fits_somewhere_is_done_and_never_more_at_once_than_there_is(nodes, rows, asks):
-    models = [Work(f"m{i}", **row) for i, row in enumerate(rows)]
+    models = [Demand(f"m{i}", **row) for i, row in enumerate(rows)]
     models = [work for work in models if places(work, nodes)]
-    vlm = Work("vlm", **asks) if asks else None
+    vlm = Demand("vlm", **asks) if asks else None
     if vlm and not places(vlm, nodes):
         vlm = None
     check(simulate(models, vlm, nodes), models, vlm, nodes)
@@ -125,35 +125,35 @@ def test_whatever_fits_somewhere_is_done_and_never_more_at_once_than_there_is(no
 
 def test_what_fits_on_no_node_is_refused():
     with pytest.raises(ValueError, match="'large' fits on no node"):
-        simulate([Work("large", 1, 0, 1, 1, gpus=4)], None, nodes_of(2, 80))
+        simulate([Demand("large", 1, 0, 1, 1, gpus=4)], None, nodes_of(2, 80))
 
 
 def test_the_lower_bound_is_all_work_over_all_gpus_and_one_load_each():
-    models = [Work("a", 100, 0, 10, 100), Work("b", 50, 0, 20, 60)]
+    models = [Demand("a", 100, 0, 10, 100), Demand("b", 50, 0, 20, 60)]
     assert lower_bound(models, None, nodes_of(1, 80)) == 2000 + 160
     assert lower_bound(models, None, nodes_of(4, 80)) == (2000 + 160 + 2 * 60) / 4
-    assert lower_bound(models[:1], Work("vlm", 20, 0, 5, 30), nodes_of(2, 80)) == (1000 + 600 + 130) / 2
-    assert lower_bound([Work("a", 1, 0, 10, 100)], None, nodes_of(8, 80)) == 110
+    assert lower_bound(models[:1], Demand("vlm", 20, 0, 5, 30), nodes_of(2, 80)) == (1000 + 600 + 130) / 2
+    assert lower_bound([Demand("a", 1, 0, 10, 100)], None, nodes_of(8, 80)) == 110
     assert lower_bound([], None, nodes_of(8, 80)) == 0
 
 
 def test_one_model_on_one_gpu_takes_its_load_and_its_batches():
-    made = simulate([Work("a", 10, 0, 30, 100)], None, nodes_of(1, 80))
+    made = simulate([Demand("a", 10, 0, 30, 100)], None, nodes_of(1, 80))
     assert (made.makespan, made.loads, made.loading_hours) == (400, 1, 100 / 3600)
     assert made.utilisation == {("node-0", 0): 0.75}
     assert made.gpu_hours == {"a": 300 / 3600}
 
 
 def test_stored_images_are_asked_though_none_is_to_be_made():
-    made = simulate([Work("a", 0, 0, 30, 100)], Work("vlm", 40, 0, 2, 100), nodes_of(1, 80))
+    made = simulate([Demand("a", 0, 0, 30, 100)], Demand("vlm", 40, 0, 2, 100), nodes_of(1, 80))
     assert made.makespan == 180
     assert [spell.work.name for spell in made.spells] == ["vlm"]
 
 
 def test_the_vlm_is_never_idle_for_long_while_it_holds_a_gpu():
     for gpus, seconds in product((2, 8, 64), (2, 10, 40)):
-        models = [Work(f"m{i}", 400 * gpus // 2, 0, 40, 100) for i in range(5)]
-        made = simulate(models, Work("vlm", 0, 0, seconds, 100), nodes_of(gpus, 80))
+        models = [Demand(f"m{i}", 400 * gpus // 2, 0, 40, 100) for i in range(5)]
+        made = simulate(models, Demand("vlm", 0, 0, seconds, 100), nodes_of(gpus, 80))
         held = sum(spell.ended - spell.loaded for spell in made.spells if spell.work.name == "vlm")
         asked = sum(spell.busy for spell in made.spells if spell.work.name == "vlm")
         assert asked >= 0.8 * held, (gpus, seconds)

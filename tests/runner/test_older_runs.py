@@ -1,0 +1,58 @@
+"""A store and a run directory that version 0.1.0 wrote, before the rooms had their present names, are read and resumed.
+
+`older_run.zip` holds a config, a user's own engine beside it, the store, and the run directory after `sweep`, `mitigate`
+and `study validation`. It was written in /tmp/before, which is the one thing that the test changes.
+"""
+
+import json
+import zipfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+
+@pytest.fixture
+def older(tmp_path):
+    """The folder with the older run, as if it had been written there."""
+    with zipfile.ZipFile(Path(__file__).with_name("older_run.zip")) as archive:
+        archive.extractall(tmp_path)
+    for name in ("run.json", "config.yaml"):
+        path = tmp_path / "run" / name
+        path.write_text(path.read_text().replace("/tmp/before", str(tmp_path)))
+    return tmp_path
+
+
+def ended(command) -> dict:
+    assert command.code == 0, command.err
+    return json.loads(command.out.splitlines()[-1])
+
+
+def test_status_and_report_read_an_older_run(seesaw, older):
+    assert "100.0% done" in seesaw("status", "run").out
+    report = seesaw("report", "run")
+    assert (report.code, Path(report.out.strip())) == (0, older / "run/report/index.html")
+
+
+def test_an_older_run_is_extended_from_the_images_and_answers_that_it_has(seesaw, older):
+    event = ended(seesaw("sweep", "before.yaml", "images=16", "--json"))
+    cells = 2 * 2 * 6  # models x subjects x prompts
+    assert (event["images_made"], event["images_reused"]) == (8 * cells, 8 * cells)
+
+
+def test_tables_made_again_from_an_older_store_say_what_they_said(seesaw, older):
+    run = older / "run"
+    tables = {path.name: path.read_bytes() for path in run.glob("*.csv")} | {
+        path.name: path.read_bytes() for path in (run / "tables").glob("*.csv")
+    }
+    answers = pd.read_parquet(run / "answers.parquet")
+    for path in [*run.glob("*.csv"), *run.glob("*.parquet"), *(run / "tables").glob("*")]:
+        path.unlink()
+    for command in (("sweep",), ("mitigate",), ("study", "validation")):
+        assert ended(seesaw(*command, "before.yaml", "--json"))["images_made"] == 0
+    pd.testing.assert_frame_equal(pd.read_parquet(run / "answers.parquet"), answers)
+    for name in ("distributions.csv", "matrices.csv", "mitigation_matrices.csv", "withheld.csv"):
+        assert (run / name).read_bytes() == tables[name], name
+    for name in set(tables) - {"distributions.csv", "matrices.csv", "mitigation_matrices.csv", "withheld.csv"}:
+        path = run / name if (run / name).exists() else run / "tables" / name
+        assert path.read_bytes() == tables[name], name
