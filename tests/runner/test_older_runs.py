@@ -31,7 +31,8 @@ def ended(command) -> dict:
 def test_status_and_report_read_an_older_run(seesaw, older):
     assert "100.0% done" in seesaw("status", "run").out
     report = seesaw("report", "run")
-    assert (report.code, Path(report.out.strip())) == (0, older / "run/report/index.html")
+    assert report.code == 0, report.err
+    assert (older / report.out.strip()).is_file()
 
 
 def test_an_older_run_is_extended_from_the_images_and_answers_that_it_has(seesaw, older):
