@@ -25,7 +25,9 @@ from seesaw.experiments.summary import Summary, summarise
 from seesaw.experiments.tally import Tally, tally
 from seesaw.results.errors import ConfigError
 from seesaw.results.statistics import is_interval
-from seesaw.results.tables.tables import DISTRIBUTIONS, MATRICES, UNCERTAINTY, read_answers, table_of, write_both
+from seesaw.results.tables.read_answers import read_answers
+from seesaw.results.tables.schemas import DISTRIBUTIONS, MATRICES, UNCERTAINTY
+from seesaw.results.tables.write import table_of, write_both
 
 __all__ = [
     "AnalysisSettings",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from seesaw.experiments.dataset.model import Axis, Dataset
 from seesaw.experiments.lab import Answers, Observations
 from seesaw.results.errors import AnswersError, nearest
-from seesaw.results.tables.tables import ANSWERS
+from seesaw.results.tables.schemas import ANSWERS
 
 __all__ = ["CodedAnswers", "answer_rows", "check_answers", "coded_answers"]
 

@@ -21,7 +21,7 @@ from seesaw.experiments.lab import Observations
 from seesaw.experiments.prompts import Prompt
 from seesaw.experiments.settings import AnalysisSettings
 from seesaw.results.errors import ConfigError, nearest
-from seesaw.results.tables.tables import TRUTH
+from seesaw.results.tables.schemas import TRUTH
 
 __all__ = ["ExactLab", "Shares", "exact_matrices"]
 

@@ -9,7 +9,7 @@ import pandas as pd
 from seesaw.experiments.dataset.load import Dataset
 from seesaw.experiments.lab import Lab, Observations, all_of
 from seesaw.experiments.prompts import prompts_of
-from seesaw.results.tables.tables import WITHHELD
+from seesaw.results.tables.schemas import WITHHELD
 
 __all__ = ["sweep", "withheld_images"]
 

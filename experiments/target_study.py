@@ -55,7 +55,7 @@ class Targets:
 
 
 def real_targets(answers: pd.DataFrame, dataset: Dataset, model: str | None = None) -> Targets:
-    """D* of every subject of `dataset`, from `answers` to real images, as `results.tables.tables.read_answers` returns them.
+    """D* of every subject of `dataset`, from `answers` to real images, as `results.tables.read_answers.read_answers` returns them.
 
     The images are those of the initial prompts of `model`, which need not be named where it is the only one. D* has the
     axes that they answer.
@@ -217,7 +217,7 @@ def with_targets(settings: AnalysisSettings, targets: Targets, subject: str) -> 
 def flips(answers: pd.DataFrame, settings: AnalysisSettings, targets: Targets) -> pd.DataFrame:
     """IS[x, y] from the settings' own targets (before) and from D* (after), for every y that D* says something about.
 
-    `answers` are a sweep's, as `results.tables.tables.read_answers` returns them; models, subjects and axes keep the order of
+    `answers` are a sweep's, as `results.tables.read_answers.read_answers` returns them; models, subjects and axes keep the order of
     `matrices`. Columns: model, subject, source_axis, target_axis, is_before, se_before, is_after, se_after,
     w_init_before, w_init_after, and `flipped`: the sign is another, and both values are away from 0 by more than 1.96
     standard errors (never where one is NaN). Standard errors are those of `uncertainty`: they take D* as it is, and

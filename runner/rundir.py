@@ -18,10 +18,12 @@ import pyarrow as pa
 import yaml
 from filelock import FileLock, Timeout
 
+from seesaw.results.atomic_write import atomic_write
 from seesaw.results.errors import InputError, RunDirectoryError
 from seesaw.results.store.parquet import plain_table
 from seesaw.results.tables.run_reader import read_run_json
-from seesaw.results.tables.tables import FAILURES, table_of, write_bytes, write_table
+from seesaw.results.tables.schemas import FAILURES
+from seesaw.results.tables.write import table_of, write_table
 from seesaw.runner.display.events import Failure
 from seesaw.runner.jobs.job import Job
 
@@ -136,7 +138,8 @@ class RunDirectory:
 
     def write_config(self) -> None:
         text = yaml.dump(self._experiment.resolved(), Dumper=_Quoted, sort_keys=False, allow_unicode=True, width=120)
-        write_bytes(self.path / "config.yaml", text.encode())
+        with atomic_write(self.path / "config.yaml") as file:
+            file.write(text.encode())
 
     def write_run_json(self, state: str, **facts: Any) -> None:
         """run.json: the fingerprint, versions, and how far the last command came (`state`)."""
@@ -157,7 +160,8 @@ class RunDirectory:
             "versions": _versions(),
             **facts,
         }
-        write_bytes(self.path / "run.json", json.dumps(record, indent=2, default=str).encode())
+        with atomic_write(self.path / "run.json") as file:
+            file.write(json.dumps(record, indent=2, default=str).encode())
 
 
 def _has_number(path: Path, column: str) -> bool:

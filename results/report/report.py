@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from seesaw.results.atomic_write import atomic_write
 from seesaw.results.errors import RunDirectoryError
 from seesaw.results.printable import printable
 from seesaw.results.report.findings import findings
@@ -21,7 +22,6 @@ from seesaw.results.report.mitigation_section import mitigated
 from seesaw.results.report.pictures import Album
 from seesaw.results.report.sweep_section import measured
 from seesaw.results.tables.run_reader import MitigationTables, Run, read_run
-from seesaw.results.tables.tables import write_bytes
 
 __all__ = ["environment", "write_report"]
 
@@ -43,7 +43,8 @@ def write_report(run: Path, store: str) -> Path:
     path = run / "report" / "index.html"
     try:
         path.parent.mkdir(exist_ok=True)
-        write_bytes(path, page.encode())
+        with atomic_write(path) as file:
+            file.write(page.encode())
     except OSError as error:
         raise RunDirectoryError(f"'{path}' cannot be written: {error.strerror}") from None
     return path

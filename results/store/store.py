@@ -35,6 +35,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
+from seesaw.results.atomic_write import atomic_write
 from seesaw.results.errors import EnvironmentFault, StoreError
 from seesaw.results.secrets import first_line
 from seesaw.results.store.filesystem import meaning, no_bucket, open_filesystem
@@ -125,35 +126,21 @@ class Store:
         return True
 
     def _link(self, name: str, content: bytes) -> bool:
-        path = self.path(name)
-        folder = os.path.dirname(path)
         self._make_folder(os.path.dirname(name))
-        aside = f"{folder}/.{os.path.basename(path)}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp"
         try:
-            with open(aside, "wb") as file:
+            with atomic_write(self.path(name), exclusive=True) as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(aside, path)
-            except FileExistsError:
-                return False
-            except OSError:  # a filesystem without hard links: rename, and the last writer wins
-                os.replace(aside, path)
-            _fsync_folder(folder)
-            return True
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(aside)
+        except FileExistsError:
+            return False
+        return True
 
     def keep(self, name: str, content: bytes) -> None:
         """Write what is no shard and may be written again, whole or not at all."""
         with self._told():
             if self._local:
                 self._make_folder(os.path.dirname(name))
-                aside = self.path(f"{os.path.dirname(name)}/.{uuid.uuid4().hex}.tmp")
-                Path(aside).write_bytes(content)
-                os.replace(aside, self.path(name))
+                with atomic_write(self.path(name)) as file:
+                    file.write(content)
             else:
                 with self._fs.open_output_stream(self.path(name)) as stream:
                     stream.write(content)
@@ -327,13 +314,5 @@ def _ends_whole(path: str) -> bool:
     try:
         size = os.fstat(handle).st_size
         return size >= 12 and os.pread(handle, 4, size - 4) == b"PAR1"
-    finally:
-        os.close(handle)
-
-
-def _fsync_folder(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
     finally:
         os.close(handle)

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from seesaw.results.atomic_write import atomic_write
 from seesaw.results.tables.mitigation import STRATEGIES, Case
-from seesaw.results.tables.tables import csv_of, write_bytes
+from seesaw.results.tables.write import csv_of
 
 __all__ = ["Sheet", "appendix", "comparison", "latex", "markdown", "sheets", "table1", "write_sheet"]
 
@@ -239,7 +240,8 @@ def write_sheet(sheet: Sheet, folder: Path) -> None:
     """Write `<name>.csv`, `.md` and `.tex` into `folder`, each whole or not at all. OSError if it cannot be written."""
     csv = csv_of(sheet.data)
     for suffix, text in (("csv", csv), ("md", markdown(sheet)), ("tex", latex(sheet))):
-        write_bytes(folder / f"{sheet.name}.{suffix}", text.encode())
+        with atomic_write(folder / f"{sheet.name}.{suffix}") as file:
+            file.write(text.encode())
 
 
 _MARKDOWN = str.maketrans({**{sign: f"\\{sign}" for sign in "\\|*_[]`"}, "<": "&lt;", "&": "&amp;"})

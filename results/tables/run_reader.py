@@ -18,16 +18,8 @@ from seesaw.results.errors import RunDirectoryError
 from seesaw.results.store.parquet import plain_batches, plain_table
 from seesaw.results.tables.mitigation import Case, Key, read_mitigation
 from seesaw.results.tables.mitigation_matrices import Matrix, read_matrices
-from seesaw.results.tables.tables import (
-    ANSWERS,
-    DISTRIBUTIONS,
-    FAILURES,
-    MATRICES,
-    TRUTH,
-    UNCERTAINTY,
-    WITHHELD,
-    about_of,
-)
+from seesaw.results.tables.schemas import ANSWERS, DISTRIBUTIONS, FAILURES, MATRICES, TRUTH, UNCERTAINTY, WITHHELD
+from seesaw.results.tables.write import about_of
 
 __all__ = ["FIRST", "MitigationTables", "Run", "SweepTables", "read_examples", "read_run", "read_run_json"]
 

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from seesaw.results.atomic_write import atomic_write
 from seesaw.runner.display.events import Counts
 from seesaw.runner.display.streams import say
 from seesaw.runner.display.terminal import Console, escape
@@ -47,10 +48,8 @@ def recorded(path: Path, show: Show) -> Show:
             last = time.monotonic()
             numbers = {key: value for key, value in vars(counts).items() if isinstance(value, int)}
             about = {"time": time.time(), "figures": _figures(counts, *figures), "counts": numbers}
-            with suppress(OSError):  # a full disk: what counts is the work
-                aside = path.with_suffix(".tmp")
-                aside.write_text(json.dumps({**about, "fleet": fleet}), encoding="utf-8")
-                aside.replace(path)
+            with suppress(OSError), atomic_write(path) as file:  # a full disk: what counts is the work
+                file.write(json.dumps({**about, "fleet": fleet}).encode())
         show(kind, fields, counts)
 
     return told

@@ -24,7 +24,7 @@ from seesaw.results.store.store import Store
 from seesaw.results.tables.mitigation import cases_of, mitigation_schema
 from seesaw.results.tables.mitigation_matrices import MITIGATION_MATRICES
 from seesaw.results.tables.mitigation_tables import comparison, sheets, table1, write_sheet
-from seesaw.results.tables.tables import table_of, write_both, write_table
+from seesaw.results.tables.write import table_of, write_both, write_table
 from seesaw.runner.display.events import Events
 from seesaw.runner.experiment import Experiment
 from seesaw.runner.plan import Plan, whole

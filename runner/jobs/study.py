@@ -13,7 +13,8 @@ from seesaw.experiments.prompt_sets import PromptSetObserver
 from seesaw.experiments.studies import negatives, single_mitigations, validation
 from seesaw.results.errors import ConfigError, nearest
 from seesaw.results.store.store import Store
-from seesaw.results.tables.tables import EFFECTS, NEGATIVES, VALIDATION, table_of, write_both
+from seesaw.results.tables.schemas import EFFECTS, NEGATIVES, VALIDATION
+from seesaw.results.tables.write import table_of, write_both
 from seesaw.runner.display.events import Events
 from seesaw.runner.experiment import Experiment
 from seesaw.runner.jobs.job import Job

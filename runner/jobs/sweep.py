@@ -12,7 +12,8 @@ from seesaw.experiments.lab import Lab, Observations
 from seesaw.experiments.sweep import sweep, withheld_images
 from seesaw.experiments.tally import tally_observed
 from seesaw.results.store.store import Store
-from seesaw.results.tables.tables import ANSWERS, WITHHELD, table_of, write_both, write_rows
+from seesaw.results.tables.schemas import ANSWERS, WITHHELD
+from seesaw.results.tables.write import table_of, write_both, write_rows
 from seesaw.runner.display.events import Events
 from seesaw.runner.experiment import Experiment
 from seesaw.runner.jobs.truth import write_truth

@@ -14,7 +14,9 @@ from seesaw.experiments.prompts import initial_prompt
 from seesaw.experiments.target_study import Targets, flip_summary, flips, observed_targets, read_targets, real_targets
 from seesaw.results.errors import ConfigError
 from seesaw.results.store.store import Store
-from seesaw.results.tables.tables import FLIPS, TARGETS, read_answers, table_of, write_both
+from seesaw.results.tables.read_answers import read_answers
+from seesaw.results.tables.schemas import FLIPS, TARGETS
+from seesaw.results.tables.write import table_of, write_both
 from seesaw.runner.config import ModelConfig
 from seesaw.runner.display.events import Events
 from seesaw.runner.experiment import Experiment, with_model

@@ -13,7 +13,8 @@ from seesaw.actors.pictogram.codes import AXES, OCCUPATIONS
 from seesaw.actors.pictogram.world import WORLDS, World
 from seesaw.experiments.dataset.load import Axis
 from seesaw.experiments.exact import Shares, exact_matrices
-from seesaw.results.tables.tables import TRUTH, table_of, write_both
+from seesaw.results.tables.schemas import TRUTH
+from seesaw.results.tables.write import table_of, write_both
 from seesaw.runner.experiment import Experiment
 
 __all__ = ["write_truth"]

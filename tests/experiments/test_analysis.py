@@ -27,16 +27,9 @@ from seesaw.experiments.prompts import prompts_of
 from seesaw.experiments.questionnaire import observations_of
 from seesaw.experiments.tally import tally, tally_observed
 from seesaw.results.errors import AnswersError, ConfigError
-from seesaw.results.tables.tables import (
-    ANSWERS,
-    DISTRIBUTIONS,
-    MATRICES,
-    UNCERTAINTY,
-    about_of,
-    read_answers,
-    write_rows,
-    write_table,
-)
+from seesaw.results.tables.read_answers import read_answers
+from seesaw.results.tables.schemas import ANSWERS, DISTRIBUTIONS, MATRICES, UNCERTAINTY
+from seesaw.results.tables.write import about_of, write_rows, write_table
 
 DATASET = load_dataset("occupation")
 SEVEN = ["model", "subject", "source_axis", "source_value", "image", "axis", "answer"]

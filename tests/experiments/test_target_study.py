@@ -24,7 +24,7 @@ from seesaw.experiments.target_study import (
     with_targets,
 )
 from seesaw.results.errors import AnswersError, ConfigError
-from seesaw.results.tables.tables import read_answers
+from seesaw.results.tables.read_answers import read_answers
 
 DATASET = load_dataset("occupation")
 FEW = DATASET.select(subjects=["chef", "nurse"])

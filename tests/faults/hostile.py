@@ -13,7 +13,8 @@ from PIL import Image
 
 from seesaw.results.store.identity import batch_key, digest, image_key, image_seed
 from seesaw.results.store.store import IMAGE_SHARD, Store, shard_folder
-from seesaw.results.tables.tables import FAILURES, table_of
+from seesaw.results.tables.schemas import FAILURES
+from seesaw.results.tables.write import table_of
 from seesaw.runner.cli import main
 
 SCRIPT = "<script>alert(1)</script>"

@@ -17,8 +17,8 @@ from seesaw.results.report.report import write_report
 from seesaw.results.store.identity import image_seed
 from seesaw.results.store.shards import deserialise, serialise
 from seesaw.results.store.store import IMAGE_SHARD, Store, shard_folder
+from seesaw.results.tables.read_answers import read_answers
 from seesaw.results.tables.run_reader import read_run
-from seesaw.results.tables.tables import read_answers
 from seesaw.runner.cli import main
 from tests.faults.hostile import HEADER, SCRIPT, encoded, hostile_run
 

@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from nanio.app import build_app
 from nanio.auth.credentials import EnvCredentialResolver
-from nanio.config import AnalysisSettings
+from nanio.config import Settings
 from nanio.storage.backend import ObjectInfo
 from nanio.storage.filesystem import FilesystemStorage
 
@@ -29,7 +29,7 @@ class Storage(FilesystemStorage):
 
 
 if __name__ == "__main__":
-    settings = AnalysisSettings(data_dir=Path(sys.argv[1]), credentials=EnvCredentialResolver())
+    settings = Settings(data_dir=Path(sys.argv[1]), credentials=EnvCredentialResolver())
     app = build_app(settings)
     app.state.storage = Storage(settings.data_dir, chunk_size=settings.chunk_size)
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]))

@@ -33,7 +33,7 @@ from seesaw.results.tables.mitigation_tables import (
     table1,
     write_sheet,
 )
-from seesaw.results.tables.tables import table_of, write_table
+from seesaw.results.tables.write import table_of, write_table
 
 AXES = ("age", "gender", "clothing", "emotion", "ethnicity", "bodytype", "environment", "disability")
 HOSTILE = "<b>50%_of|nurses & ~\\co"

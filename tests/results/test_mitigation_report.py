@@ -25,7 +25,7 @@ from seesaw.results.tables.mitigation import cases_of
 from seesaw.results.tables.mitigation_matrices import matrices_of
 from seesaw.results.tables.mitigation_tables import sheets
 from seesaw.results.tables.run_reader import read_run_json
-from seesaw.results.tables.tables import about_of, write_table
+from seesaw.results.tables.write import about_of, write_table
 from tests.results.trial import HOSTILE, article_of, page_of, run_of
 
 Trial = tuple[Path, str]

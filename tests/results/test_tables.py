@@ -1,4 +1,4 @@
-"""Tables keep their columns, are written whole and reproducibly, and anyone's answers are read or refused clearly."""
+"""Tables keep their columns and are written reproducibly; anyone's answers are read, or refused with a clear reason."""
 
 from __future__ import annotations
 
@@ -12,25 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from seesaw.results.errors import AnswersError
-from seesaw.results.tables.tables import (
-    ANSWERS,
-    DISTRIBUTIONS,
-    FAILURES,
-    MATRICES,
-    about_of,
-    read_answers,
-    table_of,
-    write_bytes,
-    write_csv,
-    write_table,
-)
+from seesaw.results.tables.read_answers import read_answers
+from seesaw.results.tables.schemas import ANSWERS, DISTRIBUTIONS, FAILURES, MATRICES
+from seesaw.results.tables.write import about_of, table_of, write_csv, write_table
 
 SEVEN = ["model", "subject", "source_axis", "source_value", "image", "axis", "answer"]
 HEADER = ",".join(SEVEN) + "\n"
 ROWS = "m,nurse,,,0,gender,male\nm,nurse,gender,NA,01,gender,None\n"
 
 
-def test_columns_are_the_contracts() -> None:
+def test_columns_are_those_of_the_contract() -> None:
     assert ANSWERS.names == [*SEVEN, "probability", "prompt", "seed", "image_key", "vlm"]
     assert DISTRIBUTIONS.names == [
         "model", "subject", "source_axis", "source_value", "axis", "attribute", "count", "share", "n",
@@ -49,7 +40,7 @@ def _table() -> pa.Table:
     return table_of(frame, MATRICES, {"metric": {"y": "nominal"}})
 
 
-def test_the_same_rows_give_the_same_bytes_and_keep_what_was_said_about_them(tmp_path: Path) -> None:
+def test_the_same_rows_give_the_same_bytes_and_keep_their_about(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_table(tmp_path / f"{name}.parquet", _table())
         write_csv(tmp_path / f"{name}.csv", _table())
@@ -62,35 +53,20 @@ def test_the_same_rows_give_the_same_bytes_and_keep_what_was_said_about_them(tmp
 
 
 @pytest.mark.parametrize("rows", [0, 3, 5])
-def test_a_csv_that_is_written_bit_by_bit_is_the_whole_one(
+def test_a_streamed_csv_equals_the_one_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     table = pa.concat_tables([_table()] * 5)[:rows]
     write_csv(tmp_path / "whole.csv", table)
-    monkeypatch.setattr("seesaw.results.tables.tables.ROW_GROUP", 2)
-    write_csv(tmp_path / "bits.csv", table)
-    assert (tmp_path / "bits.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
-    assert len(pd.read_csv(tmp_path / "bits.csv")) == rows
+    monkeypatch.setattr("seesaw.results.tables.write.ROW_GROUP", 2)
+    write_csv(tmp_path / "streamed.csv", table)
+    assert (tmp_path / "streamed.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert len(pd.read_csv(tmp_path / "streamed.csv")) == rows
 
 
-def test_a_table_that_nothing_was_said_about_has_nothing_to_tell(tmp_path: Path) -> None:
+def test_a_table_without_about_has_an_empty_one(tmp_path: Path) -> None:
     write_table(tmp_path / "a.parquet", FAILURES.empty_table())
     assert about_of(tmp_path / "a.parquet") == {}
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_aside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_bytes(tmp_path / "t", b"old")
-
-    def no_space(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("seesaw.results.tables.tables.os.fsync", no_space)
-    with pytest.raises(OSError, match="No space"):
-        write_bytes(tmp_path / "t", b"new")
-    assert [p.name for p in tmp_path.iterdir()] == ["t"]
-    assert (tmp_path / "t").read_bytes() == b"old"
 
 
 def test_csv_gzip_and_parquet_read_the_same_whatever_their_name(tmp_path: Path) -> None:
@@ -161,7 +137,7 @@ def test_probability_and_prompt_are_kept_and_columns_may_come_in_any_order(tmp_p
         (
             "a.csv",
             (HEADER[:-1] + ",probability\nm,n,,,0,gender,male,high\n").encode(),
-            ": column 'probability' holds what is no",
+            ": column 'probability' holds values that are not double",
         ),
     ],
 )
@@ -186,7 +162,7 @@ def test_null_answers_in_parquet_are_refused_with_their_row(tmp_path: Path) -> N
 
 def test_columns_that_are_no_text_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({name: [["x"]] for name in SEVEN}), tmp_path / "a.parquet")
-    with pytest.raises(AnswersError, match="column 'model' holds what is no string"):
+    with pytest.raises(AnswersError, match="column 'model' holds values that are not string"):
         read_answers(tmp_path / "a.parquet")
 
 

@@ -9,7 +9,8 @@ import pytest
 from scipy.stats import wasserstein_distance
 
 from seesaw.actors.pictogram.world import WORLDS
-from seesaw.results.tables.tables import MATRICES, TRUTH, about_of
+from seesaw.results.tables.schemas import MATRICES, TRUTH
+from seesaw.results.tables.write import about_of
 from seesaw.runner.experiment import Experiment, load_experiment
 from seesaw.runner.jobs.sweep import SweepJob
 from seesaw.runner.jobs.truth import write_truth

@@ -1,0 +1,119 @@
+"""Reading an answers table that anyone made: Parquet, CSV or gzipped CSV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from seesaw.results.errors import AnswersError, nearest
+from seesaw.results.secrets import first_line
+from seesaw.results.store.parquet import plain_table
+from seesaw.results.tables.schemas import ANSWERS
+
+__all__ = ["read_answers"]
+
+_NEEDED = tuple(ANSWERS.names[:7])  # columns that every answers table must have
+_OPTIONAL = ("probability", "prompt")
+_MAY_BE_EMPTY = ("source_axis", "source_value")
+
+
+def read_answers(path: str | Path) -> pd.DataFrame:
+    """Read an answers table that anyone made. Its content decides whether it is Parquet, CSV or gzipped CSV.
+
+    Returns the seven columns model, subject, source_axis, source_value, image, axis, answer as text without gaps
+    (`source_axis` and `source_value` are "" for the initial prompt), plus `probability` (float64, NaN where unknown)
+    and `prompt` where the table has them. Further columns are ignored. Words that look like missing values ("NA",
+    "None", "nan") stay words. Raises AnswersError.
+    """
+    path = Path(path)
+    table = _raw_table(path)
+    _check_columns(path, table.column_names)
+    if table.num_rows == 0:
+        raise AnswersError(f"{path}: has columns but no rows")
+    columns = {name: _text_column(path, name, table[name]) for name in _NEEDED}
+    for name in _OPTIONAL:
+        if name in table.column_names:
+            columns[name] = _optional_column(path, name, table[name])
+    frame: pd.DataFrame = pa.table(columns).to_pandas()
+    return frame
+
+
+def _raw_table(path: Path) -> pa.Table:
+    """The table as the file holds it. Raises AnswersError if the file is not a table at all."""
+    if path.is_dir():
+        inside = path / "answers.parquet"
+        raise AnswersError(f"{path}: is a directory" + (f"; did you mean {inside}?" if inside.exists() else ""))
+    try:
+        with path.open("rb") as file:
+            start = file.read(4096)
+    except FileNotFoundError as error:
+        files = [p.name for p in path.parent.iterdir() if p.is_file()] if path.parent.is_dir() else []
+        raise AnswersError(f"{path}: there is no such file{nearest(path.name, files)}") from error
+    except OSError as error:
+        raise AnswersError(f"{path}: cannot be read: {error.strerror}") from error
+    if not start:
+        raise AnswersError(f"{path}: is empty")
+    try:
+        if start.startswith(b"PAR1"):
+            return plain_table(path)
+        if start.startswith(b"\x1f\x8b"):
+            return _read_csv(path, "gzip")
+        if b"\0" in start or path.suffix in {".parquet", ".pq"}:
+            raise AnswersError(f"{path}: is neither a Parquet file nor CSV text")
+        return _read_csv(path, None)
+    except (pa.ArrowException, OSError) as error:
+        raise AnswersError(f"{path}: cannot be read as a table: {first_line(error)}") from error
+
+
+def _read_csv(path: Path, compression: str | None) -> pa.Table:
+    """All columns as text. Types are not guessed: `01` or `NA` may be someone's name for an attribute."""
+    with pa.input_stream(str(path), compression=compression) as stream:
+        names = pa.csv.open_csv(stream).schema.names
+    convert = pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
+    parse = pa.csv.ParseOptions(newlines_in_values=True)  # a prompt may contain a line break
+    with pa.input_stream(str(path), compression=compression) as stream:
+        return pa.csv.read_csv(stream, parse_options=parse, convert_options=convert)
+
+
+def _check_columns(path: Path, names: list[str]) -> None:
+    for name in _NEEDED:
+        if names.count(name) > 1:
+            raise AnswersError(f"{path}: has two columns called '{name}'")
+    missing = [name for name in _NEEDED if name not in names]
+    if missing:
+        others = [name for name in names if name not in ANSWERS.names]
+        raise AnswersError(
+            f"{path}: has no column '{missing[0]}'{nearest(missing[0], others)}; "
+            f"an answers table has the columns {', '.join(_NEEDED)}"
+        )
+
+
+def _text_column(path: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A needed column as text without gaps. Raises AnswersError naming the first row with a gap."""
+    text = _cast(path, name, column, pa.string())
+    if name in _MAY_BE_EMPTY:
+        return pc.fill_null(text, "")
+    gaps = pc.fill_null(pc.equal(text, ""), True)
+    row = pc.index(gaps, True).as_py()
+    if row >= 0:
+        raise AnswersError(f"{path}, row {row + 1}: '{name}' is empty")
+    return text
+
+
+def _optional_column(path: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if name == "probability":
+        if pa.types.is_string(column.type):
+            column = pc.if_else(pc.equal(column, ""), None, column)
+        return pc.fill_null(_cast(path, name, column, pa.float64()), float("nan"))
+    return pc.fill_null(_cast(path, name, column, pa.string()), "")
+
+
+def _cast(path: Path, name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise AnswersError(f"{path}: column '{name}' holds values that are not {kind}: {error}") from error
