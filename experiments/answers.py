@@ -15,6 +15,7 @@ from seesaw.experiments.dataset.model import Axis, Dataset
 from seesaw.experiments.lab import Answers, Observations
 from seesaw.results.errors import AnswersError, nearest
 from seesaw.results.tables.schemas import ANSWERS
+from seesaw.results.words import prompt_label
 
 __all__ = ["CodedAnswers", "answer_rows", "check_answers", "coded_answers"]
 
@@ -208,7 +209,7 @@ def _at(answers: pd.DataFrame, column: str, rows: NDArray[np.bool_]) -> str:
 def _image(answers: pd.DataFrame, rows: NDArray[np.bool_]) -> str:
     """The image of the first of `rows`, in words."""
     model, subject, axis, value, image = (_at(answers, name, rows) for name in _COLUMNS[:5])
-    return f"image {image} of '{model}', '{subject}', {f'{axis} = {value}' if axis else 'initial prompt'},"
+    return f"image {image} of '{model}', '{subject}', {prompt_label(axis, value)},"
 
 
 def _fail(where: str, rows: NDArray[np.bool_], problem: str) -> NoReturn:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seesaw.experiments.tally import Tally
+from seesaw.results.words import prompt_label
 
 __all__ = ["Drop", "Summary", "Undefined", "UnevenDrops", "summarise"]
 
@@ -136,7 +137,7 @@ def _undefined(counted: Tally) -> Iterator[Undefined]:
             for target in counted.targets:
                 silent = [cell for cell in cells if not counted.counts[target.name][group, cell].any()]
                 if silent:
-                    names = ", ".join(_cell_name(counted, cell) for cell in silent)
+                    names = ", ".join(prompt_label(*counted.cells[cell]) for cell in silent)
                     reason = f"no image answers {target.name}: {names}"
                     yield Undefined(model, subject, source.name, target.name, reason)
 
@@ -144,12 +145,7 @@ def _undefined(counted: Tally) -> Iterator[Undefined]:
 def _why(counted: Tally, group: int, cell: int) -> str:
     asked = counted.asked[group, cell]
     lack = f"none of its {asked} images counts (no person, or withheld)" if asked else "no images"
-    return f"{_cell_name(counted, cell)}: {lack}"
-
-
-def _cell_name(counted: Tally, cell: int) -> str:
-    axis, value = counted.cells[cell]
-    return f"{axis} = {value}" if axis else "initial prompt"
+    return f"{prompt_label(*counted.cells[cell])}: {lack}"
 
 
 def _uneven(counted: Tally, drops: Mapping[tuple[int, int], Drop]) -> tuple[UnevenDrops, ...]:

@@ -13,6 +13,7 @@ from seesaw.experiments.prompts import Prompt, prompts_of
 from seesaw.results.store.costs import read_costs
 from seesaw.results.store.identity import BATCH, batch_key, batch_size, image_key, image_seed
 from seesaw.results.store.store import Store
+from seesaw.results.words import prompt_label
 from seesaw.runner.config import ModelConfig, VLMConfig
 from seesaw.runner.experiment import Experiment, ResolvedModel
 from seesaw.runner.scheduling.resources import Demand, Node, places
@@ -56,7 +57,7 @@ class Batch:
 
     @property
     def label(self) -> str:
-        where = f"{self.prompt.source_axis}={self.prompt.source_value}" if self.prompt.source_axis else "initial prompt"
+        where = prompt_label(self.prompt.source_axis, self.prompt.source_value)
         return f"{self.model} / {self.prompt.subject} / {where} / images {self.index[0]}-{self.index[-1]}"
 
 

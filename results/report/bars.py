@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from seesaw.results.report.findings import Finding
+from seesaw.results.words import prompt_label
 
 __all__ = ["AxisBars", "Bar", "Distributions", "axis_bars", "bar_of", "reasons", "undefined"]
 
@@ -126,7 +127,7 @@ def _lack(cell: Cell, target: str, images: Mapping[Cell, tuple[int, int]]) -> st
         lack = f"none of its {asked} images counts (no person, or withheld)"
     else:
         lack = f"no image answers {target}"
-    return f"{f'{cell[0]} = {cell[1]}' if cell[0] else 'initial prompt'}: {lack}"
+    return f"{prompt_label(*cell)}: {lack}"
 
 
 def reasons(cells: Sequence[Finding], why: Sequence[str]) -> tuple[str, ...]:

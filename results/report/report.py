@@ -22,6 +22,7 @@ from seesaw.results.report.mitigation_section import mitigated
 from seesaw.results.report.pictures import Album
 from seesaw.results.report.sweep_section import measured
 from seesaw.results.tables.run_reader import MitigationTables, Run, read_run
+from seesaw.results.words import prompt_label
 
 __all__ = ["environment", "write_report"]
 
@@ -61,6 +62,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"signed": signed, "percent": _percent, "count": lambda n: f"{n:,}", "clock": _clock}
+    made.filters |= {"prompt_label": prompt_label}
     return made
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 from seesaw.results.report.bars import Bar, Distributions, bar_of
 from seesaw.results.report.findings import Finding
 from seesaw.results.report.pictures import Album, Picture
+from seesaw.results.words import prompt_label
 
 __all__ = ["Example", "Strip", "strips"]
 
@@ -48,11 +49,10 @@ def strips(entry: Finding, examples: pd.DataFrame, known: Distributions, album: 
         }
         prompt = str(first["prompt"].iloc[0])
         pictures = album.pictures(entry.model, prompt, first["image_key"].tolist())
-        name = f"{cell[0]} = {cell[1]}" if cell[0] else "initial prompt"
         found.append(
             Strip(
                 prompt,
-                bar_of(name, known.shares(cell, entry.target)),
+                bar_of(prompt_label(*cell), known.shares(cell, entry.target)),
                 tuple(
                     Example(picture, _caption(said, image, entry.target), image)
                     for picture, image in zip(pictures, first["image"].tolist(), strict=True)

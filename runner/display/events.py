@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
+from seesaw.results.words import prompt_label
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -128,7 +130,7 @@ class Events:
     def withheld(self, images: pd.DataFrame) -> None:
         """Images that were made and not asked, a row a cell: a blank one is a failure, a flagged one a finding."""
         for row in images[images["blank"] > 0].to_dict("records"):
-            where = f"{row['source_axis']}={row['source_value']}" if row["source_axis"] else "initial prompt"
+            where = prompt_label(row["source_axis"], row["source_value"])
             message = f"{row['blank']} of {row['images']} images are blank (NaN, or one even colour) and count nowhere"
             label = f"{row['model']} / {row['subject']} / {where}"
             self.counts.failures.append(Failure(label, "generate", "blank", 2, message))

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from seesaw.results.atomic_write import atomic_write
+from seesaw.results.words import duration
 from seesaw.runner.display.events import Counts
 from seesaw.runner.display.streams import say
 from seesaw.runner.display.terminal import Console, escape
@@ -75,14 +76,6 @@ class _Pace:
         return (has - had) / (last - then), (counts.batches - done) * (last - then) / (done - before)
 
 
-def _left(seconds: float) -> str:
-    if seconds == float("inf"):
-        return "time left unknown"
-    if seconds < 90:
-        return f"{seconds:.0f} s left"
-    return f"{seconds / 60:.0f} min left" if seconds < 5400 else f"{seconds / 3600:.1f} h left"
-
-
 def _figures(counts: Counts, rate: float, left: float) -> str:
     failures = f", {len(counts.failures)} batches failed" if counts.failures else ""
     told = f"images {counts.images_made} made, {counts.images_reused} reused; answers {counts.answers}; "
@@ -90,7 +83,7 @@ def _figures(counts: Counts, rate: float, left: float) -> str:
         reused = 1 - counts.images_made / counts.images_asked if counts.images_asked else 0.0
         mitigations = f"{counts.mitigations_done}/{counts.mitigations} mitigations done, {counts.steps} steps; "
         return f"{mitigations}{told}{reused:.0%} of what they look at is reused; {rate:.1f} images/s{failures}"
-    return f"{told}{rate:.1f} images/s, {_left(left)}{failures}"
+    return f"{told}{rate:.1f} images/s, {duration(left)} left{failures}"
 
 
 def fleet_lines(fleet: Mapping[str, Any]) -> list[str]:

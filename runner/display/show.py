@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from seesaw.results.words import duration
 from seesaw.runner.display.streams import say
 from seesaw.runner.display.terminal import Console, escape
 
@@ -76,8 +77,8 @@ def _show_timing(console: Console, timing: Timing) -> None:
     gpus = f"{timing.gpus} GPU{'s'[: timing.gpus > 1]} of {timing.gpu_gb:g} GB and " if timing.gpus else ""
     where = f"{gpus}{timing.cpus:g} CPUs"
     console.print(
-        f"\n[b]On {where}[/b] what is left takes {_span(timing.hours)}, and no less than {_span(timing.bound_hours)} "
-        "whoever does what"
+        f"\n[b]On {where}[/b] what is left takes {duration(3600 * timing.hours)}, and no less than "
+        f"{duration(3600 * timing.bound_hours)} whoever does what"
     )
     table = Table(box=None, pad_edge=False)
     for column in ("", "GPU hours", "loads", "s a batch", "s a load", "seconds are from"):
@@ -95,18 +96,10 @@ def _show_timing(console: Console, timing: Timing) -> None:
         console.print(f"GPUs at work: {sum(busy) / len(busy):.0%}, {min(busy):.0%} to {max(busy):.0%}{each}")
     if timing.one_more_hours is not None:
         saved = timing.hours - timing.one_more_hours
-        console.print(
-            f"one GPU more: {_span(timing.one_more_hours)}, {_span(abs(saved))} {'less' if saved >= 0 else 'more'}"
-        )
+        change = f"{duration(3600 * abs(saved))} {'less' if saved >= 0 else 'more'}"
+        console.print(f"one GPU more: {duration(3600 * timing.one_more_hours)}, {change}")
     for why in timing.left_out:
         console.print(f"not in this time: {escape(why)}")
-
-
-def _span(hours: float) -> str:
-    seconds = hours * 3600
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{hours:,.1f} h"
 
 
 def show_summary(summary: Summary, out: Path, as_json: bool) -> None:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from seesaw.results.words import duration
 from seesaw.runner.scheduling.resources import TINY, Demand, FreeResources, Node, PlacedReplica, places
 
 __all__ = ["Decision", "Keep", "Start", "Stop", "decide"]
@@ -191,7 +192,7 @@ class _Draft:
             return (f"{told}; no other work waits", False) if gain > 0 else ("", False)
         rest = self._rest(count + 1)
         if left / (count + 1) + vlm.load_seconds >= rest and gain > 0:
-            return f"{told}; {count + 1} of it will be busy until the last is made, in {_time(rest)}", (
+            return f"{told}; {count + 1} of it will be busy until the last is made, in {duration(rest)}", (
                 gain >= vlm.load_seconds
             )
         if vlm.queued * vlm.seconds / (count + 1) >= WORTH * vlm.load_seconds > 0:
@@ -252,7 +253,7 @@ class _Draft:
         count, seconds = self._count[work.name], work.queued * work.seconds
         if count >= min(self._places[work.name], work.queued + work.running):
             return ""
-        told = f"{work.queued:,} batches wait ({_time(seconds)})"
+        told = f"{work.queued:,} batches wait ({duration(seconds)})"
         if work.pinned is not None:
             return f"{told}; {work.pinned} replicas are pinned"
         if not count:
@@ -260,7 +261,8 @@ class _Draft:
         gain = self._gain(work, seconds)
         if gain <= 0:
             return ""
-        return f"{told}; it takes {_time(gain)} of that from {count} others, for {_time(work.load_seconds)} of loading"
+        load = duration(work.load_seconds)
+        return f"{told}; it takes {duration(gain)} of that from {count} others, for {load} of loading"
 
     def _gain(self, work: Demand, seconds: float) -> float:
         """Seconds of work that one more replica would do before all `seconds` are done; 0 if that does not pay."""
@@ -361,9 +363,3 @@ class _Draft:
 
 def _where(node: str, gpus: tuple[int, ...]) -> str:
     return f"{node}, GPU {', '.join(map(str, gpus))}" if gpus else node
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120 or seconds == math.inf:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

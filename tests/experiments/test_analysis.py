@@ -104,12 +104,12 @@ def test_a_counterfactual_without_a_valid_image_leaves_its_row_undefined_and_lis
     assert rows["nurse", "clothing"] == pytest.approx(1)
     assert rows.drop(("nurse", "clothing")).isna().all()
     assert [(u.subject, u.source_axis, u.target_axis, u.reason) for u in summary.undefined] == [
-        ("chef", "gender", "*", "initial prompt: no images; gender = male: no images; gender = female: no images"),
+        ("chef", "gender", "*", "initial prompt: no images; gender=male: no images; gender=female: no images"),
         ("chef", "environment", "*",
-         "initial prompt: no images; environment = indoor: no images; environment = outdoor: no images"),
-        ("chef", "clothing", "*", "initial prompt: no images; clothing = informal: no images"),
-        ("nurse", "gender", "*", "gender = female: none of its 4 images counts (no person, or withheld)"),
-        ("nurse", "environment", "*", "environment = outdoor: no images"),
+         "initial prompt: no images; environment=indoor: no images; environment=outdoor: no images"),
+        ("chef", "clothing", "*", "initial prompt: no images; clothing=informal: no images"),
+        ("nurse", "gender", "*", "gender=female: none of its 4 images counts (no person, or withheld)"),
+        ("nurse", "environment", "*", "environment=outdoor: no images"),
     ]  # fmt: skip
     bounds = pd.read_csv(tmp_path / "out" / "uncertainty.csv")
     assert bounds["se"].isna().tolist() == rows.isna().tolist()
@@ -123,7 +123,7 @@ def test_an_image_that_skips_an_axis_counts_for_the_others_alone(tmp_path: Path)
     summary = analyze(tmp_path / "a.csv", tmp_path / "out", make_settings(DATASET))
     assert summary.unanswered == {"clothing": 3, "age": 48}
     assert [(u.target_axis, u.reason) for u in summary.undefined] == [
-        ("age", "no image answers age: clothing = formal")
+        ("age", "no image answers age: clothing=formal")
     ]
     rows = matrices(table, make_settings(DATASET)).set_index("target_axis")
     assert rows.loc["clothing", ["n_init", "n_after"]].tolist() == [47, 94]

@@ -111,8 +111,8 @@ def test_the_headline_is_the_lowest_significant_interaction_and_its_share(trial:
 
 def test_undefined_entries_say_why_and_failures_are_listed(trial: tuple[Path, str]) -> None:
     page = unescape(page_of(*trial))
-    assert "gender on every axis: gender = male: none of its 24 images counts (no person, or withheld)" in page
-    assert "gender on every axis: gender = female: no images" in page
+    assert "gender on every axis: gender=male: none of its 24 images counts (no person, or withheld)" in page
+    assert "gender on every axis: gender=female: no images" in page
     assert "2 batches failed for good" in page
     assert f"A photo of a female {HOSTILE}: it broke" in page
     assert "Drop rates differ strongly between the counterfactuals of gender on pictogram-alder" in page
