@@ -260,3 +260,14 @@ def test_the_page_on_models_has_every_setting(settings):
     text = (ROOT / "docs" / "models.md").read_text()
     for field in fields(settings):
         assert field.name in named or f"`{field.name}: " in text, field.name
+
+
+def test_the_picture_of_the_readme_is_what_its_script_draws():
+    """The numbers and words; pixels are compressed by a library that may do it in another way."""
+
+    def drawn(svg: str) -> str:
+        return re.sub(r'href="data:[^"]*"', "", svg)
+
+    command = [sys.executable, "-c", "from docs.make_seesaw import picture; print(picture(), end='')"]
+    made = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=120, check=True)
+    assert drawn(made.stdout) == drawn((ROOT / "docs" / "seesaw.svg").read_text())
