@@ -46,7 +46,7 @@ async def timed(experiment: Experiment, fleet: Fleet, seed: int) -> tuple[float,
     """Seconds of all mitigations of `experiment`, and by subject until its own end; under a root seed of its own."""
     ends: dict[str, float] = {}
     experiment = replace(experiment, seed=seed)
-    job, events = MitigateJob(experiment), Events(lambda kind, fields, counts: None)
+    job, events = MitigateJob(experiment), Events(lambda event, counts: None)
     lab = FleetLab(experiment, Store(experiment.store), fleet, events)
     began = time.perf_counter()
 
@@ -59,7 +59,7 @@ async def timed(experiment: Experiment, fleet: Fleet, seed: int) -> tuple[float,
 
 
 async def compare(experiment: Experiment, folder: Path) -> None:
-    fleet = Fleet(experiment, folder / "logs", Events(lambda kind, fields, counts: None), preflight(experiment))
+    fleet = Fleet(experiment, folder / "logs", Events(lambda event, counts: None), preflight(experiment))
     try:
         began = time.perf_counter()
         await timed(experiment, fleet, 0)  # all replicas load

@@ -19,12 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from seesaw.runner.display.event_types import Event
     from seesaw.runner.display.events import Counts
 
 CONFIG = """
@@ -66,7 +66,7 @@ def measure(batches: int) -> dict[str, Any]:
         store.probe()
         every, marks = max(batches // 10, 1), [(0.0, 0.0)]
 
-        def mark(kind: str, fields: Mapping[str, Any], counts: Counts) -> None:
+        def mark(event: Event, counts: Counts) -> None:
             if (steps := done_of(counts)) >= marks[-1][0] + every:
                 marks.append((steps, time.process_time()))
 

@@ -16,13 +16,19 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from seesaw.results.store.identity import BATCH
 from seesaw.results.store.store import Store
+from seesaw.runner.display.event_types import (
+    AnswersDone,
+    Event,
+    FleetDecision,
+    FleetState,
+    ImagesDone,
+    ReplicaReady,
+)
 from seesaw.runner.display.events import Counts
 from seesaw.runner.experiment import Experiment, load_experiment
 from seesaw.runner.jobs.sweep import SweepJob
@@ -60,20 +66,21 @@ class Clock:
         self.decisions = 0
         self.idle = 1.0
 
-    def __call__(self, kind: str, fields: Mapping[str, Any], counts: Counts) -> None:
+    def __call__(self, event: Event, counts: Counts) -> None:
         now = time.monotonic() - self.began
-        if kind == "replica":
-            self.ready.append((now, fields["name"]))
-            self.loads.append(fields["start_seconds"])
-        elif kind == "decision":
-            self.first = self.first or now
-            self.decisions += 1
-        elif kind == "answers":
-            self.last = now
-        elif kind == "images" and fields["made"]:
-            self.made.append(now)
-        elif kind == "fleet" and fields["gpu_idle"] is not None:
-            self.idle = fields["gpu_idle"]
+        match event:
+            case ReplicaReady():
+                self.ready.append((now, event.name))
+                self.loads.append(event.start_seconds)
+            case FleetDecision():
+                self.first = self.first or now
+                self.decisions += 1
+            case AnswersDone():
+                self.last = now
+            case ImagesDone() if event.made:
+                self.made.append(now)
+            case FleetState() if event.gpu_idle is not None:
+                self.idle = event.gpu_idle
 
 
 def ran(folder: Path, config: str) -> tuple[Experiment, Clock]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from seesaw.experiments.sweep import withheld_images
 from seesaw.results.errors import Interrupted, RunDirectoryError
 from seesaw.results.store.store import Store
-from seesaw.runner.display.events import Counts, Events
+from seesaw.runner.display.events import Counts, Events, Show
 from seesaw.runner.display.metrics import exported
 from seesaw.runner.display.progress import FIGURES, recorded
 from seesaw.runner.display.streams import diverted
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
-def run(job: Job, show: Callable[[str, Mapping[str, Any], Counts], None]) -> int:
+def run(job: Job, show: Show) -> int:
     """Run or resume a job; returns the exit code, 0 or 1 (something failed).
 
     Raises:
@@ -102,16 +101,15 @@ def _ended(job: Job, directory: RunDirectory, events: Events, state: str, began:
     seconds = time.monotonic() - events.began
 
     def record(state: str) -> None:
-        facts = {k: v for k, v in vars(counts).items() if isinstance(v, int)}
         ended = datetime.now(UTC).isoformat()
         directory.write_run_json(
             state,
             began=began,
             ended=ended,
             seconds=round(seconds, 3),
-            counts=facts,
+            counts=counts.numbers(),
             notes=counts.notes,
-            vqa=events.served,
+            vqa=events.engine_metrics,
         )
 
     if state not in ("done", "partial"):
@@ -125,7 +123,7 @@ def _ended(job: Job, directory: RunDirectory, events: Events, state: str, began:
     elif directory.measured():
         record("reporting")  # what the report tells of the run
         try:
-            report = f"; report: {write_report(directory.path, directory.store)}"
+            report = str(write_report(directory.path, directory.store))
         except RunDirectoryError as error:  # a file that another command left here
             events.note(f"all is measured, but there is no report: {error}")
             unreported = True
@@ -135,7 +133,8 @@ def _ended(job: Job, directory: RunDirectory, events: Events, state: str, began:
     lacking = _lacking(counts, directory) if state == "partial" else ""
     if unreported:
         lacking += ", but there is no report"
-    events.end(message=f"done in {seconds:.0f} s{lacking}{report}", state=state, report=report.rpartition(" ")[2])
+    where = f"; report: {report}" if report else ""
+    events.end(f"done in {seconds:.0f} s{lacking}{where}", state, report)
     return 1 if lacking else 0
 
 

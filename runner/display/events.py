@@ -1,14 +1,34 @@
-"""What happens in a run, told once and shown as the user wants it: a live display, plain lines, or JSON."""
+"""What happens in a run is counted here, and passed on as a typed event to whoever shows it.
+
+The kinds of events are in `seesaw.runner.display.event_types`.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from seesaw.results.words import prompt_label
+from seesaw.runner.display.event_types import (
+    AnswersDone,
+    BatchReused,
+    BatchSetAside,
+    CellDone,
+    EngineMetrics,
+    Event,
+    FleetDecision,
+    FleetState,
+    ImagesDone,
+    MitigationStep,
+    Note,
+    ReplicaLost,
+    ReplicaReady,
+    RunEnded,
+    RunStarted,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +36,7 @@ if TYPE_CHECKING:
     from seesaw.results.errors import BatchFailed
     from seesaw.runner.plan import Batch
 
-__all__ = ["Counts", "Events", "Failure"]
+__all__ = ["Counts", "Events", "Failure", "Show", "json_lines"]
 
 
 @dataclass(frozen=True)
@@ -32,9 +52,9 @@ class Failure:
 
 @dataclass
 class Counts:
-    """Figures of this command so far; images and answers that were there already count apart."""
+    """Figures of this command so far. Images and answers that the store had already are counted apart."""
 
-    batches: int = 0  #: to do in all, held ones included
+    batches: int = 0  #: to do in all, those that the store has included
     batches_done: int = 0
     images_made: int = 0
     images_reused: int = 0
@@ -50,91 +70,97 @@ class Counts:
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def numbers(self) -> dict[str, int]:
+        """The figures alone, by name, as `--json`, run.json and progress.json keep them."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, int)}
 
-def _nobody(kind: str, fields: Mapping[str, Any], counts: Counts) -> None:
-    """Show nothing."""
+
+Show = Callable[[Event, Counts], None]  #: shows one event, given the counts that include it
+
+
+def _show_nothing(event: Event, counts: Counts) -> None:
+    pass
 
 
 class Events:
-    """Counts what happens and passes it on as (kind, fields) to whoever shows it."""
+    """Counts what happens and passes each event on to `show`. The only place that counts."""
 
-    def __init__(self, show: Callable[[str, Mapping[str, Any], Counts], None]) -> None:
+    def __init__(self, show: Show) -> None:
         self.counts = Counts()
         self.began = time.monotonic()
-        self.served: dict[str, Mapping[str, Any]] = {}  #: by replica of the VLM, what its engine measured of itself
+        self.engine_metrics: dict[str, Mapping[str, float]] = {}  #: by replica of the VLM, what its engine measured
         self._show = show
-        self._blank: set[str] = set()  #: models of which a blank image has been told
+        self._blank: set[str] = set()  #: models whose first blank image has been noted
 
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def _emit(self, event: Event) -> None:
         try:
-            self._show(kind, fields, self.counts)
-        except OSError:  # the terminal or the reader of a pipe has gone: the work is worth more than its display
-            self._show = _nobody
+            self._show(event, self.counts)
+        except OSError:  # the terminal or the reader of a pipe has gone: the work goes on without a display
+            self._show = _show_nothing
 
-    def start(self, **fields: Any) -> None:
-        self._tell("start", **fields)
+    def start(self, message: str) -> None:
+        self._emit(RunStarted(message))
 
     def asked(self, cells: int, batches: int) -> None:
-        """Work that a Lab is given."""
+        """A Lab was asked for so much more work."""
         self.counts.cells += cells
         self.counts.batches += batches
 
     def note(self, message: str) -> None:
-        """Something a user should know and that needs no action."""
+        """Something that a user should know and that needs no action."""
         self.counts.notes.append(message)
-        self._tell("note", message=message)
+        self._emit(Note(message))
 
-    def replica(self, pool: str, name: str, about: Mapping[str, Any]) -> None:
-        self._tell("replica", pool=pool, name=name, **{k: v for k, v in about.items() if k not in ("pool", "name")})
+    def replica(self, event: ReplicaReady) -> None:
+        self._emit(event)
 
     def lost(self, name: str, error: str, batches: int) -> None:
-        """A replica died or hung with so many batches in its line, which are done again."""
+        """A replica died or hung with so many batches in its line, which are tried again."""
         self.counts.replicas_lost += 1
-        self._tell("lost", name=name, error=error, held=batches)
+        self._emit(ReplicaLost(name, error, batches))
 
     def decided(self, line: str) -> None:
-        """What the fleet's policy has decided to change, and why."""
-        self._tell("decision", message=line)
+        """The fleet's policy has decided to change something; `line` says what and why."""
+        self._emit(FleetDecision(line))
 
-    def fleet(self, **state: Any) -> None:
-        """Where replicas run and how busy they are: `runner.fleet.fleet`."""
-        self._tell("fleet", **state)
+    def fleet(self, state: FleetState) -> None:
+        self._emit(state)
 
     def images(self, made: int = 0, held: int = 0) -> None:
         self.counts.images_made += made
         self.counts.images_reused += held
-        self._tell("images", made=made, held=held)
+        self._emit(ImagesDone(made, held))
 
     def answers(self, count: int) -> None:
         self.counts.answers += count
         self.counts.batches_done += 1
-        self._tell("answers", count=count)
+        self._emit(AnswersDone(count))
 
     def reused(self, images: int) -> None:
-        """A batch whose answers the store held, or that somebody else had asked for a moment ago."""
+        """A batch whose answers the store had already, or that another caller had asked for a moment ago."""
         self.counts.images_reused += images
         self.counts.batches_done += 1
-        self._tell("reused", images=images)
+        self._emit(BatchReused(images))
 
     def failed(self, batch: Batch, error: BatchFailed) -> None:
         self.counts.failures.append(Failure(batch.label, error.stage, error.error, error.attempts, str(error)))
         self.counts.batches_done += 1
-        self._tell("failed", cell=batch.label, stage=error.stage, error=error.error, message=str(error))
+        self._emit(BatchSetAside(batch.label, error.stage, error.error, str(error)))
 
     def blank(self, batch: Batch, images: int) -> None:
-        """A batch that was made has blank images: the first of a model is told at once, all are at the end."""
+        """A batch was made with so many blank images. The first of a model is noted now, all are listed at the end."""
         if images and batch.model not in self._blank:
             self._blank.add(batch.model)
             self.note(f"{batch.label}: {images} blank images (NaN, or one even colour); later ones are told at the end")
 
     def withheld(self, images: pd.DataFrame) -> None:
-        """Images that were made and not asked, a row a cell: a blank one is a failure, a flagged one a finding."""
+        """Images that were made and not asked, a row a cell. Blank ones are failures, flagged ones are findings."""
         for row in images[images["blank"] > 0].to_dict("records"):
             where = prompt_label(row["source_axis"], row["source_value"])
             message = f"{row['blank']} of {row['images']} images are blank (NaN, or one even colour) and count nowhere"
             label = f"{row['model']} / {row['subject']} / {where}"
             self.counts.failures.append(Failure(label, "generate", "blank", 2, message))
-            self._tell("failed", cell=label, stage="generate", error="blank", message=message)
+            self._emit(BatchSetAside(label, "generate", "blank", message))
         for model in images[images["flagged"] > 0]["model"].unique():
             rows = images[(images["model"] == model) & (images["flagged"] > 0)]
             flagged = int(rows["flagged"].sum())
@@ -143,29 +169,32 @@ class Events:
     def cell(self, failed: bool) -> None:
         self.counts.cells_done += 1
         self.counts.cells_failed += failed
-        self._tell("cell", failed=failed)
+        self._emit(CellDone(failed))
 
-    def step(self, label: str, images: int, **course: Any) -> None:
-        """A mitigation has measured a state or chosen an axis; `images` were looked at by all so far."""
+    def step(
+        self, label: str, images: int, *, axis: str, tau: Sequence[float], mitigated: Sequence[str], outcome: str,
+        reason: str,
+    ) -> None:  # fmt: skip
+        """A mitigation has observed a state or chosen an axis; all of them have looked at `images` so far."""
         self.counts.images_asked = images
-        self.counts.steps += bool(course["axis"])
-        self.counts.mitigations_done += bool(course["outcome"])
-        self._tell("step", label=label, **course)
+        self.counts.steps += bool(axis)
+        self.counts.mitigations_done += bool(outcome)
+        self._emit(MitigationStep(label, axis, tau, mitigated, outcome, reason))
 
-    def metrics(self, replica: str, figures: Mapping[str, Any]) -> None:
-        self.served[replica] = figures
-        self._tell("metrics", replica=replica, **figures)
+    def metrics(self, replica: str, figures: Mapping[str, float]) -> None:
+        self.engine_metrics[replica] = figures
+        self._emit(EngineMetrics(replica, figures))
 
-    def end(self, **fields: Any) -> None:
-        self._tell("end", **fields)
+    def end(self, message: str, state: str, report: str | None = None) -> None:
+        """The command ends; `report` is the path of its report, as `RunEnded` says."""
+        self._emit(RunEnded(message, state, report))
 
 
-def json_lines(stream: IO[str]) -> Callable[[str, Mapping[str, Any], Counts], None]:
+def json_lines(stream: IO[str]) -> Show:
     """One JSON object a line: `event`, `time` (Unix seconds), the event's own fields, and the counts."""
 
-    def show(kind: str, fields: Mapping[str, Any], counts: Counts) -> None:
-        so_far = {k: v for k, v in vars(counts).items() if isinstance(v, int)}
-        line = {"event": kind, "time": round(time.time(), 3), **fields, **so_far}
+    def show(event: Event, counts: Counts) -> None:
+        line = {"event": event.kind, "time": round(time.time(), 3), **event.fields(), **counts.numbers()}
         stream.write(json.dumps(line, default=str) + "\n")
         stream.flush()
 

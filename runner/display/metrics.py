@@ -1,22 +1,20 @@
-"""The figures of a run as Prometheus metrics, for whoever watches many runs at once: `cluster.metrics: HOST:PORT`.
+"""The figures of a run as Prometheus metrics, to watch many runs at once: `cluster.metrics: HOST:PORT`.
 
 The same figures as `seesaw status --follow` shows, served by the driver for as long as it works.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
 from seesaw.results.errors import EnvironmentFault
-from seesaw.runner.display.events import Counts
+from seesaw.runner.display.event_types import Event, FleetState
+from seesaw.runner.display.events import Counts, Show
 
 __all__ = ["exported"]
-
-Show = Callable[[str, Mapping[str, Any], Counts], None]
 
 _COUNTS = {
     "batches": "Batches that were asked for, held ones included",
@@ -55,16 +53,16 @@ def exported(address: str | None, show: Show) -> Iterator[Show]:
     failures = Gauge("seesaw_failures", "Batches that were set aside", registry=registry)
     idle = Gauge("seesaw_gpu_idle", "Share of the GPUs' time so far in which they had no batch", registry=registry)
 
-    def told(kind: str, fields: Mapping[str, Any], so_far: Counts) -> None:
+    def show_and_export(event: Event, so_far: Counts) -> None:
         for name, gauge in counts.items():
             gauge.set(getattr(so_far, name))
         failures.set(len(so_far.failures))
-        if kind == "fleet":
-            idle.set(fields["gpu_idle"] or 0.0)
-            for model, about in fields["models"].items():
+        if isinstance(event, FleetState):
+            idle.set(event.gpu_idle or 0.0)
+            for model, state in event.models.items():
                 for name, gauge in models.items():
-                    gauge.labels(model).set(about[name])
-        show(kind, fields, so_far)
+                    gauge.labels(model).set(getattr(state, name))
+        show(event, so_far)
 
     try:
         server, thread = start_http_server(int(port), addr=host, registry=registry)
@@ -73,7 +71,7 @@ def exported(address: str | None, show: Show) -> Iterator[Show]:
             f"cluster.metrics: nothing can be served at '{address}': {error.strerror or error}; choose another port"
         ) from error
     try:
-        yield told
+        yield show_and_export
     finally:
         server.shutdown()
         server.server_close()

@@ -29,6 +29,7 @@ from seesaw.results.store.store import Store
 from seesaw.runner.cluster.nodes import Nodes
 from seesaw.runner.cluster.preflight import Ready
 from seesaw.runner.config import ModelConfig, VLMConfig
+from seesaw.runner.display.event_types import FleetState, ModelState, ReplicaState
 from seesaw.runner.display.events import Events
 from seesaw.runner.display.waiting import Waiting
 from seesaw.runner.experiment import Experiment, ResolvedModel
@@ -304,27 +305,17 @@ class Fleet:
             **{n: len(batches) for n, batches in self.backlog.unmade.items()},
             self._vqa.name: len(self.backlog.unasked),
         }
-        self._events.fleet(
-            gpu_idle=max(1 - busy / self._gpu_seconds, 0.0) if self._gpu_seconds else None,
-            models={
-                pool.name: {
-                    "left": left[pool.name],
-                    "done": pool.done,
-                    "replicas": len(pool.replicas),
-                    "rate": sum(replica.ready for replica in pool.replicas) / pool.seconds if pool.seconds else 0.0,
-                }
-                for pool in pools
-            },
-            replicas={
-                replica.name: {
-                    "node": self._nodes.label(replica.node),
-                    "state": replica.state,
-                    "done": replica.done,
-                }
-                for pool in pools
-                for replica in pool.replicas
-            },
-        )
+        models = {}
+        for pool in pools:
+            rate = sum(replica.ready for replica in pool.replicas) / pool.seconds if pool.seconds else 0.0
+            models[pool.name] = ModelState(left[pool.name], pool.done, len(pool.replicas), rate)
+        replicas = {
+            replica.name: ReplicaState(self._nodes.label(replica.node), replica.state, replica.done)
+            for pool in pools
+            for replica in pool.replicas
+        }
+        gpu_idle = max(1 - busy / self._gpu_seconds, 0.0) if self._gpu_seconds else None
+        self._events.fleet(FleetState(gpu_idle, models, replicas))
 
     def _end(self, fault: SeesawError) -> None:
         """Begin nothing more: somebody has to do something about this, and had better hear of it now than in days."""

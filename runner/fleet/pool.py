@@ -20,6 +20,7 @@ from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayAc
 from seesaw.results.errors import BatchFailed, EnvironmentFault, Interrupted, SeesawError
 from seesaw.results.printable import printable
 from seesaw.results.secrets import without_secrets
+from seesaw.runner.display.event_types import ReplicaReady
 from seesaw.runner.display.events import Events
 from seesaw.runner.fleet.replica import Replica
 
@@ -229,7 +230,8 @@ class ReplicaPool:
             self.load_seconds, replica.moved = now - replica.moved, now
             replica.ready = True
             del self._stillborn[replica.node]
-            self._events.replica(self.name, replica.name, {**about, "start_seconds": self.load_seconds})
+            pid, seconds = about["pid"], about["load_seconds"]
+            self._events.replica(ReplicaReady(self.name, replica.name, pid, seconds, self.load_seconds))
             if replica.leaving:
                 self.end(replica)
             for _ in range(self._in_flight):

@@ -168,7 +168,7 @@ def test_a_display_shows_errors_and_notes_as_words(terminal):
     from rich.console import Console as Rich
 
     from seesaw.runner.display.events import Events
-    from seesaw.runner.display.progress import _Lines, _Live
+    from seesaw.runner.display.progress import LineDisplay, LiveDisplay
     from seesaw.runner.display.terminal import Console
 
     class Screen(io.StringIO):
@@ -176,7 +176,7 @@ def test_a_display_shows_errors_and_notes_as_words(terminal):
             return terminal
 
     screen, plain = Screen(), Screen()
-    events = Events((_Live if terminal else _Lines)(screen))
+    events = Events((LiveDisplay if terminal else LineDisplay)(screen))
     events.start(message=f"run {ESCAPES}")
     events.note(ESCAPES)
     events.lost(ESCAPES, ESCAPES, 1)

@@ -159,7 +159,7 @@ def run_of(
         directory = RunDirectory(job)
         with directory.claimed():
             directory.write_config()
-            events = Events(lambda kind, fields, counts: None)
+            events = Events(lambda event, counts: None)
             asyncio.run(job.observe(lab, events))
             job.write(events)
             broken = [

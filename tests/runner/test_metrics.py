@@ -7,18 +7,19 @@ import urllib.request
 import pytest
 
 from seesaw.results.errors import EnvironmentFault
+from seesaw.runner.display.event_types import FleetState, ImagesDone, ModelState, ReplicaState
 from seesaw.runner.display.events import Counts
 from seesaw.runner.display.metrics import exported
 from seesaw.runner.display.progress import fleet_lines
 
-FLEET = {
-    "gpu_idle": 0.25,
-    "models": {"flux": {"left": 7, "done": 5, "replicas": 2, "rate": 0.5}},
-    "replicas": {
-        "flux-1": {"node": "10.0.0.7", "state": "busy", "done": 3},
-        "flux-2": {"node": "10.0.0.8", "state": "loading", "done": 2},
+FLEET = FleetState(
+    gpu_idle=0.25,
+    models={"flux": ModelState(left=7, done=5, replicas=2, rate=0.5)},
+    replicas={
+        "flux-1": ReplicaState("10.0.0.7", "busy", done=3),
+        "flux-2": ReplicaState("10.0.0.8", "loading", done=2),
     },
-}
+)
 
 
 @pytest.fixture
@@ -37,16 +38,16 @@ def test_prometheus_reads_the_figures_of_the_run(address):
     seen = []
     with exported(address, lambda *event: seen.append(event)) as show:
         counts = Counts(batches=12, images_made=40)
-        show("fleet", FLEET, counts)
+        show(FLEET, counts)
         figures = scraped(address)
         counts.images_made = 48
-        show("images", {"made": 8}, counts)
+        show(ImagesDone(made=8, held=0), counts)
         assert scraped(address)["seesaw_images_made"] == 48
     assert figures["seesaw_batches"] == 12
     assert figures["seesaw_gpu_idle"] == 0.25
     assert figures['seesaw_model_left{model="flux"}'] == 7
     assert figures['seesaw_model_replicas{model="flux"}'] == 2
-    assert [kind for kind, _, _ in seen] == ["fleet", "images"]  # shown as before
+    assert [event.kind for event, _ in seen] == ["fleet", "images"]  # shown as before
     with pytest.raises(OSError, match="refused"):
         scraped(address)
 
@@ -62,7 +63,7 @@ def test_a_port_that_is_taken_is_said(address):
 
 def test_who_runs_where_is_told_in_lines():
     assert fleet_lines({}) == []
-    assert fleet_lines(json.loads(json.dumps(FLEET))) == [
+    assert fleet_lines(json.loads(json.dumps(FLEET.fields()))) == [
         "flux: 5 batches done, 7 left, 0.5 batches/s; 1 on 10.0.0.7 (busy), 1 on 10.0.0.8 (loading)",
         "GPUs idle: 25% of their time, loading included",
     ]

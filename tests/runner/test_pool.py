@@ -28,7 +28,7 @@ class Worker:
             raise EnvironmentFault("no such weights")
         if "busy" in self.name:
             raise RuntimeError("the device is still held by the process before")
-        return {"name": self.name}
+        return {"name": self.name, "pid": os.getpid(), "load_seconds": 0.0}
 
     def work(self, what: str) -> str:
         if what == "die":
@@ -58,7 +58,7 @@ def run(scenario, names, size=1, in_flight=2, attempts=3):
         return ray.remote(num_cpus=0.1, max_restarts=0)(Worker).remote(next(made, last))
 
     async def main():
-        events = Events(lambda kind, fields, counts: None)
+        events = Events(lambda event, counts: None)
 
         def keep() -> None:
             while len(pool.replicas) < size and pool.most is None and not (pool.shuns or pool.broken or pool.stopping):
