@@ -16,7 +16,7 @@ from seesaw.actors.pictogram.engine import PictogramDraw
 from seesaw.actors.pictogram.world import WORLDS
 from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.prompts import counterfactual_prompts, initial_prompt
-from seesaw.experiments.sensitivity import pool, uniform, w_bar
+from seesaw.experiments.sensitivity import mixture, uniform, w_bar
 from seesaw.results.report.heatmap import heatmap, signed
 from seesaw.results.store.identity import image_seed
 
@@ -37,7 +37,7 @@ def measured() -> tuple[dict[str, float], dict[tuple[str, str], float]]:
         w_init[y.name] = float(w_bar(first[y.name], target))
         for x in DATASET.axes:
             stated = [world.shares(prompt.text)[y.name] for prompt in counterfactual_prompts(DATASET, SUBJECT, x)]
-            w_after[x.name, y.name] = float(w_bar(pool(stated), target))
+            w_after[x.name, y.name] = float(w_bar(mixture(stated), target))
     return w_init, w_after
 
 
@@ -90,7 +90,7 @@ def rows(x: float, y: float) -> str:
                 'style="image-rendering:pixelated"/>'
             )
         parts.append(bar(x + 410, top + 20, 130, 20, world.shares(prompt.text)[TARGET].tolist()))
-    pooled = pool([world.shares(prompt.text)[TARGET] for prompt in prompts[1:]])
+    pooled = mixture([world.shares(prompt.text)[TARGET] for prompt in prompts[1:]])
     parts.append(text(x + 398, 451, f"all {len(prompts) - 1} together", 12, weight=700, anchor="end"))
     parts.append(bar(x + 410, 437, 130, 20, pooled.tolist()))
     return "".join(parts)

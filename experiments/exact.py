@@ -51,7 +51,7 @@ async def exact_matrices(models: Mapping[str, Shares], settings: AnalysisSetting
     lab, names = ExactLab(settings.dataset, models), [axis.name for axis in settings.dataset.axes]
     rows: list[tuple[str, str, str, str, float]] = []
     for model, subject in itertools.product(sorted(models), settings.dataset.subjects):
-        found = await biasconnect(lab, model, subject, settings, images=1)
-        for (source, target), value in zip(itertools.product(names, names), found.sensitivity.flat, strict=True):
+        exact = await biasconnect(lab, model, subject, settings, images=1)
+        for (source, target), value in zip(itertools.product(names, names), exact.sensitivity.flat, strict=True):
             rows.append((model, subject, source, target, float(value)))
     return pd.DataFrame(rows, columns=TRUTH.names)

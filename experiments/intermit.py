@@ -1,14 +1,14 @@
-"""InterMit (paper, algorithm 1; DESIGN section 5): which axes to mitigate, one after the other, until tau <= epsilon.
+"""InterMit (paper, algorithm 1): which axes to mitigate, one after the other, until tau <= epsilon.
 
-The algorithm is two pure functions. `required_prompt_sets` says which prompt sets a state must see, `step` what follows from them:
+The algorithm is two pure functions. `required_prompt_sets` says which prompt sets a state needs, `step` what follows
+from what they show:
 
     state = State()
     while not state.outcome:
-        state = step(problem, state, observe(needs(problem, state, ...)), ...)
+        state = step(problem, state, observe(required_prompt_sets(problem, state, ...)), ...)
 
-A step either measures the current model (w, tau, perhaps an outcome) or chooses the axis to mitigate next. A state can
-be written down between any two and read again. `mitigate` drives this over a Lab; strategies are in
-`experiments.strategies`, mitigators in `experiments.mitigators`.
+A step either measures the current model (w, tau, perhaps an outcome) or chooses the axis to mitigate next. `mitigate`
+drives this over a Lab; strategies are in `experiments.strategies`, mitigators in `experiments.mitigators`.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from seesaw.experiments.estimation import estimate
 from seesaw.experiments.mitigators import Mitigator, PromptSet
-from seesaw.experiments.prompt_sets import Pooled, PromptSetObserver
-from seesaw.experiments.sensitivity import gamma, intersectional_sensitivity, tau
-from seesaw.experiments.strategies import GREEDY, TOLERANCE, Strategy, View
+from seesaw.experiments.prompt_sets import ObservedSet, PromptSetObserver
+from seesaw.experiments.sensitivity import gamma, tau
+from seesaw.experiments.strategies import GREEDY, Strategy, View
 from seesaw.experiments.trajectory import Alert, State, Step
+from seesaw.experiments.uncertainty import Z, tau_error
+from seesaw.results.tables.mitigation import TOLERANCE, is_reached
 
 __all__ = ["EPSILON", "MAX_STEPS", "Problem", "mitigate", "required_prompt_sets", "step"]
 
 EPSILON = 0.35  #: the paper's threshold
 #: The paper chooses five axes at most and mitigates five at most. A set on all eight would have 6,912 prompts.
 MAX_STEPS = 5
-_Z = 1.96  #: standard errors by which an alert's value exceeds what sampling alone does 19 times in 20
 
 
 @dataclass(frozen=True)
 class Problem:
     """One subject on one model. `priority` weighs the chosen axes and sums to 1 (`experiments.priorities`).
 
-    How w is measured, and how many images are looked at, is the mitigator's.
+    How w is measured, and how many images are looked at, is up to the mitigator.
     """
 
     model: str
@@ -53,70 +55,72 @@ def required_prompt_sets(
 ) -> tuple[PromptSet, ...]:
     """The prompt sets that `step` must be given: the current model, then the counterfactuals of each candidate.
 
-    Counterfactuals only if an axis is to be chosen and the strategy looks at them. Nothing after an outcome.
+    Counterfactuals are required only if an axis is to be chosen and the strategy looks at them. After an outcome
+    nothing is required.
     """
     if state.outcome:
         return ()
     current = _current(problem, state, mitigator)
     if not state.measured or not strategy.looks:
         return (current,)
-    left = _candidates(problem, state, mitigator, strategy)
-    return (current, *(mitigator.counterfactuals(current, axis) for axis in left))
+    candidates = _candidates(problem, state, mitigator, strategy)
+    return (current, *(mitigator.counterfactuals(current, axis) for axis in candidates))
 
 
 def step(
-    problem: Problem, state: State, seen: Sequence[Pooled], mitigator: Mitigator, strategy: Strategy = GREEDY
+    problem: Problem, state: State, observed: Sequence[ObservedSet], mitigator: Mitigator, strategy: Strategy = GREEDY
 ) -> State:
     """The state after `state`, given what the sets of `required_prompt_sets` show, in their order.
 
     Outcomes: `reached` (tau <= epsilon), `exhausted` (no axis left), `max_steps`, `no_gain` (no gamma above 0), and
-    `undefined`: the current model has a cell that failed or shows nobody, or a candidate's failed, so that it is not
+    `undefined`: a cell of the current model failed or shows nobody, or a candidate's cell failed, so that it is not
     known which gamma is the largest. A candidate that shows nobody is left out, with an alert.
     """
     if state.outcome:
         return state
     if not state.measured:
-        return _measure(problem, state, seen[0], mitigator, strategy)
-    return _choose(problem, state, seen[0], seen[1:], mitigator, strategy)
+        return _measure(problem, state, observed[0], mitigator, strategy)
+    return _choose(problem, state, observed[0], observed[1:], mitigator, strategy)
 
 
 async def mitigate(
-    pools: PromptSetObserver,
+    observer: PromptSetObserver,
     problem: Problem,
     strategy: Strategy = GREEDY,
     on_step: Callable[[State], None] | None = None,
     state: State | None = None,
 ) -> State:
-    """Run one problem from `state` (None: the beginning) to its outcome; `on_step` is shown every state on the way.
+    """Run one problem from `state` (None: the beginning) to its outcome; `on_step` is called with every new state.
 
-    Any number may run over the same `pools` at once and none waits for another. A state that ended `undefined` is
-    looked at again. Raises what the Lab raises.
+    Any number of problems may run over the same `observer` at once; none waits for another. A state that ended
+    `undefined` is looked at again. Raises what the Lab raises.
     """
     state = State() if state is None else state
     if state.outcome == "undefined":
         state = replace(state, outcome="", reason="")
     while not state.outcome:
-        sets = required_prompt_sets(problem, state, pools.mitigator, strategy)
-        seen = await pools.observe(problem.model, sets)
-        pools.count(problem.model, sets[1:] if state.measured else sets)
-        state = step(problem, state, seen, pools.mitigator, strategy)
+        sets = required_prompt_sets(problem, state, observer.mitigator, strategy)
+        observed = await observer.observe(problem.model, sets)
+        observer.count(problem.model, sets[1:] if state.measured else sets)
+        state = step(problem, state, observed, observer.mitigator, strategy)
         if on_step is not None:
             on_step(state)
     return state
 
 
-def _measure(problem: Problem, state: State, seen: Pooled, mitigator: Mitigator, strategy: Strategy) -> State:
-    if not seen.defined:
-        return replace(state, outcome="undefined", reason=_undefined(seen))
+def _measure(problem: Problem, state: State, observed: ObservedSet, mitigator: Mitigator, strategy: Strategy) -> State:
+    """Record w and tau of the current model, and the outcome if there is one."""
+    if not observed.defined:
+        return replace(state, outcome="undefined", reason=observed.why_undefined)
     axes, current = _axes(mitigator), _current(problem, state, mitigator)
     priority = _priority(problem, axes)
     measured = Step(
         prompts=tuple(prompt.text for prompt in current.prompts),
         images=current.images,
-        w=_by_axis(axes, seen.w),
-        w_error=_by_axis(axes, seen.error),
-        tau=float(tau(seen.w, priority)),
-        tau_error=_tau_error(seen, priority),
+        w=_by_axis(axes, observed.w),
+        w_error=_by_axis(axes, observed.error),
+        tau=float(tau(observed.w, priority)),
+        tau_error=tau_error(observed.error, priority),
     )
     if state.steps:
         measured = replace(measured, alerts=_alerts_after(state.steps[-1], measured))
@@ -127,46 +131,50 @@ def _measure(problem: Problem, state: State, seen: Pooled, mitigator: Mitigator,
 def _outcome(
     problem: Problem, state: State, mitigator: Mitigator, strategy: Strategy
 ) -> Literal["", "reached", "exhausted", "max_steps"]:
-    """How a state that was just measured ends, "" if it goes on. tau <= epsilon comes before all else."""
-    left = _candidates(problem, state, mitigator, strategy)
-    full = problem.max_steps is not None and len(state.mitigated) >= problem.max_steps
-    if state.steps[-1].tau <= problem.epsilon + TOLERANCE and (strategy.stops or not left or full):
+    """How a state that was just measured ends, "" if it goes on. Reaching epsilon comes before all else."""
+    candidates = _candidates(problem, state, mitigator, strategy)
+    at_limit = problem.max_steps is not None and len(state.mitigated) >= problem.max_steps
+    if is_reached(state.steps[-1].tau, problem.epsilon) and (strategy.stops or not candidates or at_limit):
         return "reached"
-    if not left:
+    if not candidates:
         return "exhausted"
-    return "max_steps" if full else ""
+    return "max_steps" if at_limit else ""
 
 
 def _choose(
     problem: Problem,
     state: State,
-    current: Pooled,
-    seen: Sequence[Pooled],
+    current: ObservedSet,
+    observed: Sequence[ObservedSet],
     mitigator: Mitigator,
     strategy: Strategy,
 ) -> State:
+    """Choose the axis to mitigate next, from what the counterfactuals of every candidate show."""
     axes, now = _axes(mitigator), state.steps[-1]
     priority = _priority(problem, axes)
-    sets = dict(zip(_candidates(problem, state, mitigator, strategy), seen, strict=True)) if strategy.looks else {}
-    failed = [each for each in (current, *sets.values()) if each.failed]
-    if failed:
-        return replace(state, outcome="undefined", reason=_undefined(failed[0]))
+    candidates = _candidates(problem, state, mitigator, strategy) if strategy.looks else ()
+    sets = dict(zip(candidates, observed, strict=True))
+    unknown = [each for each in (current, *sets.values()) if each.failed]
     if sets and not any(each.defined for each in sets.values()):
-        return replace(state, outcome="undefined", reason=_undefined(next(iter(sets.values()))))
-    before = np.array([now.w[axis] for axis in axes])
-    rows = {axis: intersectional_sensitivity(before, each.w) for axis, each in sets.items() if each.defined}
-    gains = {axis: float(gamma(row, priority)) for axis, row in rows.items()}
-    axis = strategy.choose(View(problem.model, problem.subject, axes, problem.priority, before, gains, state.mitigated))
+        unknown += sets.values()
+    if unknown:
+        return replace(state, outcome="undefined", reason=unknown[0].why_undefined)
+    defined = {axis: each.counts for axis, each in sets.items() if each.defined}
+    found = estimate(current.counts, defined, mitigator.settings)
+    gains = dict(zip(found.sources, gamma(found.sensitivity, priority).tolist(), strict=True))
+    view = View(problem.model, problem.subject, axes, problem.priority, current.w, gains, state.mitigated)
+    axis = strategy.choose(view)
+    rows = {source: _by_axis(axes, row) for source, row in zip(found.sources, found.sensitivity, strict=True)}
     alerts = [Alert("undefined", name) for name, each in sets.items() if not each.defined]
-    if strategy.looks and len(rows) == len(sets):
-        alerts += _immovable(problem, now, {name: _by_axis(axes, row) for name, row in rows.items()})
+    if strategy.looks and len(defined) == len(sets):
+        alerts += _immovable(problem, now, rows)
     chosen = replace(
         now,
         gamma=gains,
-        sensitivity={name: tuple(row.tolist()) for name, row in rows.items()},
+        sensitivity={source: tuple(row.values()) for source, row in rows.items()},
         axis=axis,
         predicted=now.tau - gains[axis] if axis in gains else None,
-        predicted_error=_tau_error(sets[axis], priority) if axis in gains else None,
+        predicted_error=tau_error(sets[axis].error, priority) if axis in gains else None,
         alerts=(*now.alerts, *alerts),
     )
     return State((*state.steps[:-1], chosen), outcome="" if axis else "no_gain")
@@ -177,11 +185,11 @@ def _alerts_after(before: Step, now: Step) -> tuple[Alert, ...]:
     alerts = []
     for axis, w in now.w.items():
         worse, error = w - before.w[axis], float(np.hypot(now.w_error[axis], before.w_error[axis]))
-        if worse > max(TOLERANCE, _Z * error):
+        if worse > max(TOLERANCE, Z * error):
             alerts.append(Alert("worse", axis, worse, error))
     if before.predicted is not None and before.predicted_error is not None:
         missed, error = now.tau - before.predicted, float(np.hypot(now.tau_error, before.predicted_error))
-        if abs(missed) > max(TOLERANCE, _Z * error):
+        if abs(missed) > max(TOLERANCE, Z * error):
             alerts.append(Alert("missed", before.axis, missed, error))
     return tuple(alerts)
 
@@ -195,17 +203,12 @@ def _immovable(problem: Problem, now: Step, rows: Mapping[str, Mapping[str, floa
     ]
 
 
-def _undefined(seen: Pooled) -> str:
-    if seen.failed:
-        return f"{len(seen.failed)} prompts failed, the first: {seen.failed[0]}"
-    return f"no image shows a person: {seen.empty[0]}"
-
-
 def _axes(mitigator: Mitigator) -> tuple[str, ...]:
     return tuple(axis.name for axis in mitigator.settings.dataset.axes)
 
 
 def _current(problem: Problem, state: State, mitigator: Mitigator) -> PromptSet:
+    """The model after the mitigations of `state`."""
     current = mitigator.initial(problem.subject)
     for axis in state.mitigated:
         current = mitigator.mitigate(current, axis)
@@ -213,19 +216,14 @@ def _current(problem: Problem, state: State, mitigator: Mitigator) -> PromptSet:
 
 
 def _candidates(problem: Problem, state: State, mitigator: Mitigator, strategy: Strategy) -> tuple[str, ...]:
-    """Axes that are not mitigated yet, of those that the strategy would."""
-    axes, mitigated = strategy.candidates(_axes(mitigator), problem.priority), state.mitigated
-    return tuple(axis for axis in axes if axis not in mitigated)
+    """Axes that the strategy may mitigate and that are not mitigated yet."""
+    allowed = strategy.candidates(_axes(mitigator), problem.priority)
+    return tuple(axis for axis in allowed if axis not in state.mitigated)
 
 
 def _priority(problem: Problem, axes: Sequence[str]) -> NDArray[np.float64]:
-    """The priority vector over all axes, (n,), 0 where one is not chosen."""
+    """The priority vector over all axes, (n,); 0 for an axis that is not chosen."""
     return np.array([problem.priority.get(axis, 0.0) for axis in axes])
-
-
-def _tau_error(seen: Pooled, priority: NDArray[np.float64]) -> float:
-    """Standard error of tau, the errors of its axes taken as independent."""
-    return float(np.sqrt(((priority * seen.error) ** 2).sum()))
 
 
 def _by_axis(axes: Sequence[str], values: NDArray[np.float64]) -> dict[str, float]:

@@ -56,12 +56,6 @@ class Observations:
     answers: Answers | None = None
     failures: tuple[str, ...] = field(default=())
 
-    def shares(self, axis: str) -> NDArray[np.float64]:
-        """Observed shares p of `axis`, (k,), summing to 1; all NaN when no image counts."""
-        counts = self.counts[axis]
-        total = counts.sum()
-        return counts / total if total > 0 and not self.failures else np.full_like(counts, np.nan)
-
 
 class Lab(Protocol):
     """Whoever can say what images of these prompts show: Ray actors over a store, or exact probabilities."""

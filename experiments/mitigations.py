@@ -29,7 +29,7 @@ class Mitigation:
     case: str
     problem: Problem
     strategy: Strategy
-    pools: PromptSetObserver
+    observer: PromptSetObserver
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -45,12 +45,12 @@ async def mitigate_all(
     """
 
     async def one(each: Mitigation) -> State:
-        return await mitigate(each.pools, each.problem, each.strategy, lambda state: on_step(each, state))
+        return await mitigate(each.observer, each.problem, each.strategy, lambda state: on_step(each, state))
 
     return await all_of(map(one, mitigations))
 
 
-def mitigation_rows(courses: Iterable[tuple[Mitigation, State]], whole: Whole) -> pd.DataFrame:
+def mitigation_rows(trajectories: Iterable[tuple[Mitigation, State]], whole: Whole) -> pd.DataFrame:
     """mitigation.parquet (`results.tables.mitigation.mitigation_schema`): the state after every step.
 
     `axis` and `gamma` of a row are those of the mitigation that led to it. A step that could not be measured is the
@@ -58,7 +58,7 @@ def mitigation_rows(courses: Iterable[tuple[Mitigation, State]], whole: Whole) -
     what the step looks at and no earlier step of the same case did.
     """
     rows: list[dict[str, Any]] = []
-    for each, state in courses:
+    for each, state in trajectories:
         seen: dict[str, int] = {}
         before: Step | None = None
         steps = (
@@ -79,18 +79,18 @@ def mitigation_rows(courses: Iterable[tuple[Mitigation, State]], whole: Whole) -
 
 
 def _unmeasured(each: Mitigation) -> Step:
-    nothing = {axis.name: math.nan for axis in each.pools.mitigator.settings.dataset.axes}
+    nothing = {axis.name: math.nan for axis in each.observer.mitigator.settings.dataset.axes}
     return Step((), (), nothing, nothing, math.nan, math.nan)
 
 
-def matrix_rows(courses: Iterable[tuple[Mitigation, State]]) -> pd.DataFrame:
+def matrix_rows(trajectories: Iterable[tuple[Mitigation, State]]) -> pd.DataFrame:
     """mitigation_matrices.parquet: what every step saw of the axes that it could mitigate next.
 
     Columns: model, subject, case, strategy, step (mitigations done), source_axis, target_axis, is, w_init, w_after.
     A candidate that shows nobody has no row.
     """
     rows: list[tuple[object, ...]] = []
-    for each, state in courses:
+    for each, state in trajectories:
         for number, step in enumerate(state.steps):
             for source, row in step.sensitivity.items():
                 for (target, w), effect in zip(step.w.items(), row, strict=True):
@@ -104,13 +104,13 @@ def _unseen(each: Mitigation, state: State, number: int, whole: Whole, seen: dic
     step = state.steps[number] if number < len(state.steps) else None
     earlier = state.steps[:number]
     now = State((*earlier, replace(step, axis="")) if step else earlier)
-    sets = required_prompt_sets(each.problem, now, each.pools.mitigator, each.strategy)
+    sets = required_prompt_sets(each.problem, now, each.observer.mitigator, each.strategy)
     looked = step and (
         step.sensitivity or (number == len(state.steps) - 1 and state.outcome in ("no_gain", "undefined"))
     )
     new = 0
     for prompts in sets if looked else sets[:1]:
-        looked_at = each.pools.images(each.problem.model, prompts)
+        looked_at = each.observer.images(each.problem.model, prompts)
         for prompt, images in zip(prompts.prompts, looked_at, strict=True):
             made = whole(prompt.stated, images)
             new += max(0, made - seen.get(prompt.text, 0))

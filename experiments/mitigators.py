@@ -65,8 +65,8 @@ class PM:
 
     It depends on which axes were mitigated and not on their order, so that images are shared between orders: prompts
     are composed canonically, and stand in canonical order, the first axis of the dataset varying fastest. A prompt
-    weighs the product of its attributes' weights (`AnalysisSettings.weights`: D* or equal); one that weighs nothing is no
-    part of the set.
+    weighs the product of its attributes' weights (`AnalysisSettings.weights`: D* or equal); a prompt that weighs
+    nothing is left out.
 
     Images. The paper makes an equal number of images for each prompt of a mitigated set, N or more in all, and N of
     every counterfactual. Here prompt j of a mitigated set has ceil(N x weight_j) of them. A counterfactual of the set

@@ -1,4 +1,4 @@
-"""What prompt sets show: the shares of all their prompts pooled into one distribution an axis.
+"""Observing prompt sets: what all prompts of a set show together, as one distribution for each axis.
 
 InterMit judges a model, and each of its counterfactuals, by such a distribution. Many problems share prompt sets, so
 each set is observed once, however many problems ask for it and whenever they do.
@@ -8,69 +8,69 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seesaw.experiments.dataset.model import Axis
+from seesaw.experiments.estimation import PromptCounts, bias, counts_of
 from seesaw.experiments.lab import Lab, Observations, all_of
 from seesaw.experiments.mitigators import Mitigator, PromptSet
 from seesaw.experiments.prompts import Prompt
-from seesaw.experiments.sensitivity import pool, w_bar
 from seesaw.experiments.settings import AnalysisSettings
+from seesaw.experiments.uncertainty import bias_errors
 
-__all__ = ["Pooled", "PromptSetObserver", "pooled"]
-
-_DRAWS = 400  # a standard error from 400 draws is good to 4 % of itself
+__all__ = ["ObservedSet", "PromptSetObserver", "observed_set"]
 
 
-@dataclass(frozen=True)
-class Pooled:
-    """The distribution of a prompt set, n axes in the dataset's order.
+@dataclass(frozen=True, eq=False)
+class ObservedSet:
+    """What the images of a prompt set show, n axes in the dataset's order.
 
-    `shares[axis]` (k,); `w` (n,) their distances from the targets and `error` (n,) the standard errors of w from
-    sampling, 0 where probabilities are exact. Where a prompt's cell failed (`failed` names it) or shows no person in
-    any image (`empty`), all numbers are NaN.
+    `failed` names the prompts with a failed cell, `empty` those that show no person in any image; where there are any,
+    all figures are NaN. `images` (m,) is how many images of each prompt were looked at.
     """
 
-    shares: Mapping[str, NDArray[np.float64]]
-    w: NDArray[np.float64]
-    error: NDArray[np.float64]
+    counts: PromptCounts
+    settings: AnalysisSettings
     failed: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
-    images: tuple[int, ...] = ()  #: looked at of each of the m prompts
+    images: tuple[int, ...] = ()
 
     @property
     def defined(self) -> bool:
         return not (self.failed or self.empty)
 
+    @property
+    def why_undefined(self) -> str:
+        """The reason in words, for a set that is not `defined`."""
+        if self.failed:
+            return f"{len(self.failed)} prompts failed, the first: {self.failed[0]}"
+        return f"no image shows a person: {self.empty[0]}"
 
-def pooled(settings: AnalysisSettings, weights: NDArray[np.float64], cells: Sequence[Observations]) -> Pooled:
-    """Pool m cells by `weights` (m,), whatever number of images each has (DESIGN section 5)."""
-    axes = settings.dataset.axes
-    failed = tuple(f"{cell.prompt.text}: {cell.failures[0]}" for cell in cells if cell.failures)
-    empty = tuple(cell.prompt.text for cell in cells if not cell.failures and _shows_nobody(cell))
-    if failed or empty:
-        nothing = np.full(len(axes), np.nan)
-        return Pooled(
-            {axis.name: np.full(len(axis.attributes), np.nan) for axis in axes}, nothing, nothing, failed, empty
-        )
-    counts = {axis.name: np.stack([cell.counts[axis.name] for cell in cells]) for axis in axes}  # (m, k) each
-    shares = {name: pool(each / each.sum(-1, keepdims=True), weights) for name, each in counts.items()}
-    exact = all(cell.answers is None for cell in cells)  # no images are behind exact probabilities
-    return Pooled(
-        shares,
-        w=np.array([_distance(settings, axis, shares[axis.name]) for axis in axes]),
-        error=np.array(
-            [0.0 if exact else _error(settings, axis, shares[axis.name], weights, counts[axis.name]) for axis in axes]
-        ),
+    @cached_property
+    def w(self) -> NDArray[np.float64]:
+        """Bias of every axis, (n,)."""
+        return bias(self.counts, self.settings)
+
+    @cached_property
+    def error(self) -> NDArray[np.float64]:
+        """Standard errors of `w` from sampling, (n,); 0 where probabilities are exact."""
+        return bias_errors(self.counts, self.settings) if self.defined else np.full_like(self.w, np.nan)
+
+
+def observed_set(
+    settings: AnalysisSettings, weights: NDArray[np.float64], cells: Sequence[Observations]
+) -> ObservedSet:
+    """What m cells show together, mixed by `weights` (m,), however many images each has."""
+    return ObservedSet(
+        counts_of(cells, settings, weights),
+        settings,
+        failed=tuple(f"{cell.prompt.text}: {cell.failures[0]}" for cell in cells if cell.failures),
+        empty=tuple(cell.prompt.text for cell in cells if not cell.failures and _shows_nobody(cell)),
     )
-
-
-def _distance(settings: AnalysisSettings, axis: Axis, shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    return w_bar(shares, settings.targets[axis.name], settings.metric[axis.name])
 
 
 def _shows_nobody(cell: Observations) -> bool:
@@ -78,92 +78,70 @@ def _shows_nobody(cell: Observations) -> bool:
     return cell.dropped >= cell.asked
 
 
-def _error(
-    settings: AnalysisSettings,
-    axis: Axis,
-    shares: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    counts: NDArray[np.float64],
-) -> float:
-    """Standard error of w of one axis, from `counts` (m, k) of images.
-
-    Every cell's shares have the covariance of their Dirichlet posterior, with a prior worth one image, as in
-    `results.statistics.is_interval`: 48 images of 48 are not certain. The pooled shares are drawn as a normal with
-    the weighted covariances added up, since w has kinks where a share meets its target.
-    """
-    n = counts.sum(-1)
-    mean = (counts + 1 / counts.shape[-1]) / (n + 1)[:, None]
-    scale = weights**2 / (n + 2)
-    covariance = np.diag(scale @ mean) - np.einsum("m,mi,mj->ij", scale, mean, mean)
-    draws = np.random.default_rng(0).multivariate_normal(shares, covariance, _DRAWS, method="eigh")
-    return float(_distance(settings, axis, draws).std())
-
-
 class PromptSetObserver:
-    """Prompt sets observed over a Lab, with a mitigator's settings; any number of problems at once.
+    """Observes prompt sets over a Lab, with a mitigator's settings, for any number of problems at once.
 
-    A prompt none of whose images shows a person is asked for twice as many, up to N: in a set of hundreds of prompts
-    each has a single image, and one without a person would leave the whole undefined. Raises what the Lab raises.
+    If no image of a prompt shows a person, twice as many are asked for, up to N: in a set of hundreds of prompts each
+    has a single image, and one image without a person would leave the whole set undefined. Raises what the Lab raises.
     """
 
     def __init__(self, lab: Lab, mitigator: Mitigator) -> None:
         self.mitigator = mitigator
-        #: (axes that it states, images) of the prompts looked at, once for every problem that did
+        #: (axes stated, images) of every prompt that was looked at, counted once for each problem that looked at it
         self.asked: Counter[tuple[int, int]] = Counter()
         self._lab = lab
-        self._known: dict[tuple[str, PromptSet], Pooled] = {}
-        self._flight: dict[tuple[str, PromptSet], asyncio.Task[Pooled]] = {}
+        self._observed: dict[tuple[str, PromptSet], ObservedSet] = {}
+        self._tasks: dict[tuple[str, PromptSet], asyncio.Task[ObservedSet]] = {}
 
-    async def observe(self, model: str, sets: Sequence[PromptSet]) -> list[Pooled]:
-        """What each of `sets` shows on `model`, in their order, once all that they need has ended."""
-        new = {each: self._task(model, each) for each in sets if (model, each) not in self._known}
+    async def observe(self, model: str, sets: Sequence[PromptSet]) -> list[ObservedSet]:
+        """What each of `sets` shows on `model`, in their order, once every observation has ended."""
+        new = {each: self._task(model, each) for each in sets if (model, each) not in self._observed}
         if new:
-            await asyncio.wait(new.values())  # not gather: who is cancelled does not cancel what others wait for
-        errors = [
-            error for task in new.values() if (error := task.exception()) is not None
-        ]  # all looked at, one raised
+            # not gather: if this problem is cancelled, the observations that others wait for must go on
+            await asyncio.wait(new.values())
+        errors = [error for task in new.values() if (error := task.exception()) is not None]
         if errors:
             raise errors[0]
-        return [new[each].result() if each in new else self._known[model, each] for each in sets]
+        return [new[each].result() if each in new else self._observed[model, each] for each in sets]
 
     def count(self, model: str, sets: Sequence[PromptSet]) -> None:
-        """Add to `asked` what a problem has looked at for the first time."""
+        """Add to `asked` the prompts of `sets`, which a problem has looked at for the first time."""
         for each in sets:
             self.asked.update(zip((prompt.stated for prompt in each.prompts), self.images(model, each), strict=True))
 
     def images(self, model: str, prompts: PromptSet) -> tuple[int, ...]:
-        """Images of each of the m prompts that were looked at, or will be if none lacks a person."""
-        known = self._known.get((model, prompts))
-        return known.images if known is not None else prompts.images
+        """Images of each of the m prompts that were looked at, or that will be if every prompt shows a person."""
+        observed = self._observed.get((model, prompts))
+        return observed.images if observed is not None else prompts.images
 
-    def _task(self, model: str, prompts: PromptSet) -> asyncio.Task[Pooled]:
-        """One task a set, however many ask for it at once."""
+    def _task(self, model: str, prompts: PromptSet) -> asyncio.Task[ObservedSet]:
+        """The task that observes a set: one, however many problems ask for it at once."""
         key = model, prompts
-        if key not in self._flight:
-            self._flight[key] = task = asyncio.create_task(self._pooled(model, prompts))
-            task.add_done_callback(lambda _: self._flight.pop(key))
-        return self._flight[key]
+        if key not in self._tasks:
+            self._tasks[key] = task = asyncio.create_task(self._observe(model, prompts))
+            task.add_done_callback(lambda _: self._tasks.pop(key))
+        return self._tasks[key]
 
-    async def _pooled(self, model: str, prompts: PromptSet) -> Pooled:
+    async def _observe(self, model: str, prompts: PromptSet) -> ObservedSet:
         cells = await self._cells(model, list(zip(prompts.prompts, prompts.images, strict=True)))
         while True:
-            again = [
+            nobody = [
                 i
                 for i, cell in enumerate(cells)
                 if not cell.failures and cell.asked < self.mitigator.images and _shows_nobody(cell)
             ]
-            if not again:
-                found = pooled(self.mitigator.settings, prompts.weights, cells)
-                found = replace(found, images=tuple(map(max, prompts.images, (cell.asked for cell in cells))))
-                if not found.failed:  # what failed may succeed when it is asked again
-                    self._known[model, prompts] = found
-                return found
-            more = [(cells[i].prompt, min(2 * cells[i].asked, self.mitigator.images)) for i in again]
-            for i, cell in zip(again, await self._cells(model, more), strict=True):
+            if not nobody:
+                observed = observed_set(self.mitigator.settings, prompts.weights, cells)
+                observed = replace(observed, images=tuple(map(max, prompts.images, (cell.asked for cell in cells))))
+                if not observed.failed:  # a failed cell is asked again by the next who needs it
+                    self._observed[model, prompts] = observed
+                return observed
+            more = [(cells[i].prompt, min(2 * cells[i].asked, self.mitigator.images)) for i in nobody]
+            for i, cell in zip(nobody, await self._cells(model, more), strict=True):
                 cells[i] = cell
 
     async def _cells(self, model: str, wanted: Sequence[tuple[Prompt, int]]) -> list[Observations]:
-        """Cells of `wanted` (prompt, images), in order: one observe for every number of images."""
+        """Cells of `wanted` (prompt, images), in order, with one call of the Lab for each number of images."""
         sizes = sorted({images for _, images in wanted})
         asked = [[i for i, (_, images) in enumerate(wanted) if images == size] for size in sizes]
         observed = await all_of(

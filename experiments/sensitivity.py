@@ -1,11 +1,13 @@
-"""The arithmetic of intersectional sensitivity (DESIGN section 5; the paper's section on Computing IS).
+"""The arithmetic of intersectional sensitivity (docs/method.md; the paper's section on computing IS).
 
-Pure functions on arrays, a function an equation. k is the number of attributes of an axis, m of counterfactuals, n of
-axes; leading axes "..." are carried along. Shares and distances have no unit. NaN in is NaN out, never less.
+Pure functions on arrays, one function per equation. k is the number of attributes of an axis, m the number of prompts
+in a mixture, n the number of axes; leading dimensions "..." are kept. Shares and distances have no unit. NaN in gives
+NaN out. No function uses BLAS, whose last bit depends on the processor.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -17,12 +19,15 @@ from seesaw.results.errors import ConfigError
 __all__ = [
     "METRICS",
     "ROUNDING",
+    "VARIES",
     "Metric",
     "check_target",
+    "correlation",
     "gamma",
     "intersectional_sensitivity",
+    "mixture",
     "normaliser",
-    "pool",
+    "shares",
     "tau",
     "uniform",
     "w1",
@@ -33,7 +38,8 @@ Metric = Literal["nominal", "ordinal", "values"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 Floats = NDArray[np.float64]
-ROUNDING = 5e-7  #: of a number that a person wrote with six decimals: a sum of k such may miss one by k times this
+VARIES = 1e-9  #: values whose range is at most this do not vary: the last bits of sums are no variation
+ROUNDING = 5e-7  #: rounding error of a number written with six decimals; a sum of k of them may be off by k times this
 
 
 def uniform(k: int) -> Floats:
@@ -61,7 +67,7 @@ def w1(p: ArrayLike, d: ArrayLike, metric: Metric = "nominal") -> Floats:
 
 
 def normaliser(k: int, metric: Metric = "nominal") -> float:
-    """What W1 is divided by: the farthest that k shares can be from uniform. It depends on k alone (k >= 2)."""
+    """The largest W1 that k shares can have from the uniform target; it depends on k alone. ValueError for k < 2."""
     if k < 2:
         raise ValueError(f"an axis has two attributes or more, not {k}")
     match metric:
@@ -78,22 +84,31 @@ def normaliser(k: int, metric: Metric = "nominal") -> float:
 def w_bar(p: ArrayLike, d: ArrayLike, metric: Metric = "nominal") -> Floats:
     """Normalised distance w-bar of p (..., k) from d (k,) -> (...).
 
-    In [0, 1] for a uniform target; a skewed one can take it past 1, and it is not clipped.
+    In [0, 1] for a uniform target. With a skewed target it can pass 1; it is not clipped.
     """
     return w1(p, d, metric) / normaliser(np.shape(d)[-1], metric)
 
 
-def pool(shares: ArrayLike, weights: ArrayLike | None = None) -> Floats:
-    """The distribution that intervening on x simulates: shares (..., m, k) of its m counterfactuals -> (..., k).
+def shares(counts: ArrayLike) -> Floats:
+    """Observed shares p of counts (..., k) -> (..., k), each row summing to 1; NaN where nothing was counted."""
+    counts = np.asarray(counts, np.float64)
+    total = counts.sum(-1, keepdims=True)
+    observed: Floats = np.divide(counts, total, out=np.full(counts.shape, np.nan), where=total > 0)
+    return observed
 
-    Every counterfactual weighs the same, or as `weights` (m,) says (the target of x), however many images it has.
-    All NaN where any counterfactual is NaN, even one of weight zero.
+
+def mixture(shares: ArrayLike, weights: ArrayLike | None = None) -> Floats:
+    """The distribution that m prompts have together: shares (..., m, k) -> (..., k).
+
+    Intervening on axis x simulates a model in which the counterfactuals of x are all present: their mixture. Every
+    prompt weighs the same, or as `weights` (m,) says, however many images it has. The result is NaN where any prompt is
+    NaN, even one of weight zero.
     """
     shares = np.asarray(shares, np.float64)
     weights = uniform(shares.shape[-2]) if weights is None else np.asarray(weights, np.float64)
-    pooled = (weights[:, None] * shares).sum(-2)
+    mixed = (weights[:, None] * shares).sum(-2)
     undefined = np.isnan(shares).any((-2, -1))
-    return np.asarray(np.where(undefined[..., None], np.nan, pooled), np.float64)
+    return np.asarray(np.where(undefined[..., None], np.nan, mixed), np.float64)
 
 
 def intersectional_sensitivity(w_init: ArrayLike, w_after: ArrayLike) -> Floats:
@@ -114,6 +129,14 @@ def gamma(s: ArrayLike, priority: ArrayLike) -> Floats:
     return tau(s, priority)
 
 
+def correlation(x: Floats, y: Floats) -> float:
+    """Pearson correlation of x (n,) and y (n,); NaN where one of them does not vary."""
+    if not len(x) or min(np.ptp(x), np.ptp(y)) <= VARIES:
+        return math.nan
+    x, y = x - x.mean(), y - y.mean()
+    return float((x * y).sum() / math.sqrt((x**2).sum() * (y**2).sum()))
+
+
 def check_target(target: ArrayLike, attributes: Sequence[str], axis: str) -> Floats:
     """`target` as (k,) shares that sum to one. Raises ConfigError unless it is a distribution over `attributes`."""
     shares = np.asarray(target, np.float64)
@@ -127,5 +150,5 @@ def check_target(target: ArrayLike, attributes: Sequence[str], axis: str) -> Flo
             raise ConfigError(f"the target of axis '{axis}' gives '{attribute}' {share:g}; a share is between 0 and 1")
     if abs(shares.sum() - 1) > ROUNDING * max(2, len(shares)) + 1e-9:
         raise ConfigError(f"the target of axis '{axis}' sums to {shares.sum():g}; shares sum to 1")
-    # what sums to one already stays to the last bit: a target that was written down and read again is the same target
+    # shares that sum to 1 stay bit-identical: a target that is written and read again is the same target
     return shares if abs(shares.sum() - 1) < 1e-12 else np.asarray(shares / shares.sum(), np.float64)

@@ -1,4 +1,4 @@
-"""How answers become numbers: metric, target and intervention of every axis, validated."""
+"""The settings of an analysis: metric and target of every axis, and how interventions are mixed; validated."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seesaw.experiments.dataset.model import Axis, Dataset
-from seesaw.experiments.sensitivity import METRICS, Metric, check_target, uniform
+from seesaw.experiments.sensitivity import METRICS, Metric, check_target, uniform, w_bar
 from seesaw.results.errors import ConfigError, nearest
 
 __all__ = ["AnalysisSettings", "Intervention", "make_settings"]
 
 Intervention = Literal["uniform", "target"]
-_MOST = 1e9  # a share, as far as it is worth telling how it is wrong
+_MOST = 1e9  # a number above this is reported as no number at all
 _INTERVENTIONS: tuple[Intervention, ...] = get_args(Intervention)
 
 
@@ -24,7 +24,8 @@ _INTERVENTIONS: tuple[Intervention, ...] = get_args(Intervention)
 class AnalysisSettings:
     """The arithmetic of one analysis: for every axis its metric and its target, (k,) shares in attribute order.
 
-    `intervention` says how the counterfactuals of an axis are pooled: all the same, or as that axis' target says.
+    `intervention` says what the counterfactuals of an axis weigh in their mixture: all the same (`uniform`, the
+    paper's), or as that axis' target says (`target`).
     """
 
     dataset: Dataset
@@ -33,8 +34,12 @@ class AnalysisSettings:
     intervention: Intervention = "uniform"
 
     def weights(self, axis: Axis) -> NDArray[np.float64]:
-        """What each counterfactual of `axis` weighs in the pooled intervention, (k,)."""
+        """What each counterfactual of `axis` weighs in the intervention on it, (k,)."""
         return self.targets[axis.name] if self.intervention == "target" else uniform(len(axis.attributes))
+
+    def w_bar(self, axis: str, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Normalised distance of shares (..., k) of `axis` from its target, in its metric -> (...)."""
+        return w_bar(shares, self.targets[axis], self.metric[axis])
 
     def about(self) -> dict[str, object]:
         """The settings as plain data, for the metadata of the tables that they made."""

@@ -11,18 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seesaw.results.errors import ConfigError, nearest
+from seesaw.results.tables.mitigation import TOLERANCE
 
-__all__ = ["ALL", "GREEDY", "OWN", "TOLERANCE", "Strategy", "View", "random_order", "strategies_of"]
-
-TOLERANCE = 1e-9  #: gains and distances that differ by less are the same; a sum's last bits decide nothing
+__all__ = ["ALL", "GREEDY", "OWN", "Strategy", "View", "random_order", "strategies_of"]
 
 
 @dataclass(frozen=True)
 class View:
-    """What is known when an axis is chosen: `axes` are the n of the dataset, in its order.
+    """What is known when an axis is chosen; `axes` are the n axes of the dataset, in its order.
 
-    `priority` weighs the chosen axes, as written; `w` (n,); `gamma` the gain of every candidate, empty unless the
-    strategy looks at counterfactuals; `mitigated` in order of mitigation.
+    `priority` weighs the chosen axes, in the order the user wrote them; `w` (n,) is the bias of every axis; `gamma` the
+    gain of every candidate, empty unless the strategy looks at counterfactuals; `mitigated` in order of mitigation.
     """
 
     model: str
@@ -35,7 +34,7 @@ class View:
 
 
 class Strategy(Protocol):
-    """`looks`: candidates' counterfactuals are observed. `stops`: at epsilon, rather than when all is mitigated."""
+    """`looks`: the counterfactuals of candidates are observed. `stops`: at epsilon, not only once all is mitigated."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +44,7 @@ class Strategy(Protocol):
     def stops(self) -> bool: ...
 
     def candidates(self, axes: Sequence[str], priority: Mapping[str, float]) -> tuple[str, ...]:
-        """Axes that may ever be mitigated, of the dataset's `axes`."""
+        """The axes that may be mitigated at all, of the dataset's `axes`."""
         ...
 
     def choose(self, view: View) -> str:
@@ -55,7 +54,7 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True)
 class _Greedy:
-    """InterMit (paper, algorithm 1): the largest gamma of all axes, chosen or not; a tie to the dataset's first."""
+    """InterMit (paper, algorithm 1): the largest gamma of all axes, chosen or not; the first axis wins a tie."""
 
     name: str = "greedy"
     looks: bool = True
@@ -70,7 +69,7 @@ class _Greedy:
 
 @dataclass(frozen=True)
 class _Own:
-    """The chosen axis whose own bias weighs most, w x priority; what it does to the others is not looked at."""
+    """The chosen axis with the largest w x priority; its effect on other axes is not looked at."""
 
     name: str = "own"
     looks: bool = False
@@ -90,9 +89,9 @@ class _Own:
 
 @dataclass(frozen=True)
 class _InOrder:
-    """The chosen axes one after the other: as written (`all`, what ITI-GEN does, to the last), or drawn by `seed`.
+    """The chosen axes one after the other: as written (`all`, as ITI-GEN does, to the last), or in an order by `seed`.
 
-    A drawn order is that of (seed, model, subject), the same wherever a mitigation is taken up again.
+    A random order depends on (seed, model, subject) alone, so a resumed mitigation has the same.
     """
 
     name: str

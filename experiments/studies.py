@@ -1,4 +1,4 @@
-"""The paper's studies of single mitigations: does IS foretell what they do, and how often do they hurt.
+"""The paper's studies of single mitigations: does IS predict what they do, and how often do they hurt another axis.
 
 Appendix, "Validating Mitigation Effect Estimation" and the study of negative effects. Each axis is mitigated by itself.
 """
@@ -11,29 +11,32 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from seesaw.experiments.estimation import estimate
 from seesaw.experiments.lab import all_of
 from seesaw.experiments.prompt_sets import PromptSetObserver
-from seesaw.experiments.sensitivity import intersectional_sensitivity
-from seesaw.experiments.strategies import TOLERANCE
+from seesaw.experiments.sensitivity import correlation
+from seesaw.experiments.uncertainty import Z, sensitivity_errors
+from seesaw.results.tables.mitigation import TOLERANCE
 
 __all__ = ["negatives", "single_mitigations", "validation"]
 
 
-async def single_mitigations(pools: PromptSetObserver, models: Sequence[str]) -> pd.DataFrame:
-    """IS[x, y] foretold by counterfactuals and measured after mitigating x, for all models, subjects, x and y.
+async def single_mitigations(observer: PromptSetObserver, models: Sequence[str]) -> pd.DataFrame:
+    """IS[x, y] predicted by counterfactuals and measured after mitigating x, for all models, subjects, x and y.
 
     Columns: model, subject, source_axis, target_axis, before, after, and `error`, the standard error of `after`.
     NaN where a cell failed or shows nobody. Raises what the Lab raises, after all in flight has ended.
     """
-    subjects = pools.mitigator.settings.dataset.subjects
+    subjects = observer.mitigator.settings.dataset.subjects
     pairs = list(itertools.product(models, subjects))
-    return pd.concat(await all_of(_of_one(pools, *pair) for pair in pairs), ignore_index=True)
+    return pd.concat(await all_of(_of_one(observer, *pair) for pair in pairs), ignore_index=True)
 
 
-async def _of_one(pools: PromptSetObserver, model: str, subject: str) -> pd.DataFrame:
-    mitigator, axes = pools.mitigator, [axis.name for axis in pools.mitigator.settings.dataset.axes]
+async def _of_one(observer: PromptSetObserver, model: str, subject: str) -> pd.DataFrame:
+    mitigator = observer.mitigator
+    settings, axes = mitigator.settings, [axis.name for axis in mitigator.settings.dataset.axes]
     start = mitigator.initial(subject)
-    initial, *rest = await pools.observe(
+    initial, *rest = await observer.observe(
         model,
         [
             start,
@@ -41,12 +44,13 @@ async def _of_one(pools: PromptSetObserver, model: str, subject: str) -> pd.Data
             *(mitigator.mitigate(start, axis) for axis in axes),
         ],
     )
-    foretold, mitigated = rest[: len(axes)], rest[len(axes) :]
+    predicted = {axis: each.counts for axis, each in zip(axes, rest[: len(axes)], strict=True)}
+    mitigated = {axis: each.counts for axis, each in zip(axes, rest[len(axes) :], strict=True)}
+    before, after = (estimate(initial.counts, counts, settings) for counts in (predicted, mitigated))
     places = pd.MultiIndex.from_product([[model], [subject], axes, axes])
     frame = places.to_frame(index=False, name=["model", "subject", "source_axis", "target_axis"])
-    frame["before"] = np.concatenate([intersectional_sensitivity(initial.w, each.w) for each in foretold])
-    frame["after"] = np.concatenate([intersectional_sensitivity(initial.w, each.w) for each in mitigated])
-    frame["error"] = np.concatenate([np.hypot(initial.error, each.error) for each in mitigated])
+    frame["before"], frame["after"] = before.sensitivity.ravel(), after.sensitivity.ravel()
+    frame["error"] = sensitivity_errors(initial.counts, list(mitigated.values()), after, settings).ravel()
     return frame
 
 
@@ -67,9 +71,7 @@ def validation(effects: pd.DataFrame) -> pd.DataFrame:
 
 def _correlation(effects: pd.DataFrame) -> float:
     before, after = effects["before"].to_numpy(np.float64), effects["after"].to_numpy(np.float64)
-    if len(before) < 3 or min(np.ptp(before), np.ptp(after)) <= TOLERANCE:
-        return float("nan")
-    return float(np.corrcoef(before, after)[0, 1])
+    return correlation(before, after) if len(before) >= 3 else float("nan")
 
 
 def negatives(effects: pd.DataFrame) -> pd.DataFrame:
@@ -84,7 +86,7 @@ def negatives(effects: pd.DataFrame) -> pd.DataFrame:
         group = group.dropna(subset=["after"])
         after, error = group["after"].to_numpy(), group["error"].to_numpy()
         negative = after < -TOLERANCE
-        sure = negative & (after < -1.96 * error)
+        sure = negative & (after < -Z * error)
         counted = len(group), int(negative.sum())
         rows.append((model, *counted, *((negative.mean(), sure.mean()) if len(group) else (np.nan, np.nan))))
     return pd.DataFrame(rows, columns=["model", "pairs", "negative", "share", "sure"])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seesaw.experiments.answers import CodedAnswers
 from seesaw.experiments.dataset.model import Axis, Dataset
+from seesaw.experiments.estimation import PromptCounts
 from seesaw.experiments.lab import Observations
+from seesaw.experiments.settings import AnalysisSettings
 
 __all__ = ["Tally", "tally", "tally_observed"]
 
@@ -19,12 +21,12 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Tally:
-    """Counts of images; P groups (model, subject) and C cells each: the initial prompt, then the counterfactuals.
+    """Counts of images, for P groups (model, subject) of C cells each: the initial prompt, then the counterfactuals.
 
-    `cells` names them (source_axis, source_value), ("", "") first; `spans` are the cells of each source axis in play.
-    `asked` and `dropped` (P, C) are the images looked at and those of them that count nowhere (no person, withheld);
-    `counts[axis]` (P, C, k) those that show each attribute; `unanswered[axis]` the images with a person that do not
-    answer that axis, in all.
+    `cells` names the cells (source_axis, source_value), ("", "") first; `spans` are the cells of each source axis that
+    occurs. `asked` and `dropped` (P, C) are the images looked at, and those of them that count nowhere (no person, or
+    withheld). `counts[axis]` (P, C, k) are the images that show each attribute, for the target axes in their order.
+    `unanswered[axis]` is the number of images with a person that do not answer that axis.
     """
 
     groups: tuple[tuple[str, str], ...]
@@ -37,18 +39,34 @@ class Tally:
     counts: Mapping[str, Ints]
     unanswered: Mapping[str, int]
 
-    def shares(self, axis: Axis) -> NDArray[np.float64]:
-        """Observed shares p (P, C, k), NaN for a cell without a valid image."""
-        counts = self.counts[axis.name]
-        n = counts.sum(-1, keepdims=True)
-        return np.where(n > 0, counts / np.maximum(n, 1), np.nan)
+    def initial(self, group: int) -> PromptCounts:
+        """Counts of the initial prompt of one group."""
+        return self._counted(group, slice(0, 1), np.ones(1))
+
+    def intervention(self, group: int, source: Axis, settings: AnalysisSettings) -> PromptCounts:
+        """Counts of the counterfactuals of `source` of one group, weighted as `settings` says."""
+        return self._counted(group, self.spans[source.name], settings.weights(source))
+
+    def of_subject(self, subject: str) -> Tally:
+        """The same counts for the groups of one subject alone; `unanswered` stays that of all."""
+        groups = [number for number, (_, name) in enumerate(self.groups) if name == subject]
+        return replace(
+            self,
+            groups=tuple(self.groups[number] for number in groups),
+            asked=self.asked[groups],
+            dropped=self.dropped[groups],
+            counts={name: counts[groups] for name, counts in self.counts.items()},
+        )
+
+    def _counted(self, group: int, cells: slice, weights: NDArray[np.float64]) -> PromptCounts:
+        return PromptCounts({name: counts[group, cells] for name, counts in self.counts.items()}, weights)
 
 
 def tally_observed(observed: Mapping[str, Sequence[Observations]], dataset: Dataset) -> Tally:
-    """Count a sweep's cells, by model: as `tally` would its answers table, which is nine million rows for 10^6 images.
+    """Count a sweep's cells, by model, as `tally` would count its answers table (nine million rows for 10^6 images).
 
-    Groups and axes are all that an experiment on these models has, whether or not any image of theirs could be made,
-    so that what failed is undefined and does not just vanish; a cell with failures counts nothing.
+    All groups and axes of the experiment are there, whether or not any of their images could be made: what failed is
+    undefined and does not vanish. A cell with failures counts nothing.
     """
     cells = [("", ""), *((axis.name, attribute) for axis in dataset.axes for attribute in axis.attributes)]
     groups = [(model, subject) for model in sorted(observed) for subject in dataset.subjects]
@@ -62,15 +80,15 @@ def tally_observed(observed: Mapping[str, Sequence[Observations]], dataset: Data
                 prompt = cell.prompt
                 at = row[model, prompt.subject], column[prompt.source_axis, prompt.source_value]
                 asked[at], dropped[at] = cell.asked, cell.dropped
-                for name, found in counts.items():
-                    found[at] = cell.counts[name]
+                for name, by_attribute in counts.items():
+                    by_attribute[at] = cell.counts[name]
     return _tally(groups, cells, dataset.axes, dataset.axes, asked, dropped, counts)
 
 
 def tally(coded: CodedAnswers, dataset: Dataset) -> Tally:
-    """Count the answers of a table that was checked. Groups and axes are those that occur."""
+    """Count the answers of a checked table. Groups and axes are those that occur in it."""
     cells, columns, sources = [("", "")], [0], []
-    start = 1  # of this axis' counterfactuals among all of the dataset
+    start = 1  # position of this axis' first counterfactual among all of the dataset
     occurring = set(np.unique(coded.source).tolist())
     for axis in dataset.axes:
         k = len(axis.attributes)
@@ -85,7 +103,7 @@ def tally(coded: CodedAnswers, dataset: Dataset) -> Tally:
     pairs, group = np.unique(coded.model * len(coded.subjects) + coded.subject, return_inverse=True)
     groups = [(coded.models[p // len(coded.subjects)], coded.subjects[p % len(coded.subjects)]) for p in pairs.tolist()]
     shape = len(groups), len(cells)
-    cell = group * len(cells) + place[coded.source]  # (N,), which of the P x C cells a row belongs to
+    cell = group * len(cells) + place[coded.source]  # (N,), the cell of each row among all P x C
 
     cell_of_image = np.zeros(len(coded.no_person), np.int64)
     cell_of_image[coded.image] = cell

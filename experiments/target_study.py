@@ -1,8 +1,8 @@
-"""The paper's study of another ideal distribution: what becomes of IS when D* is that of real images.
+"""The paper's study of another ideal distribution: how IS changes when D* is that of real images.
 
-Appendix, "Using Real World Biases" (Figure "Modifying D*"): 48 real images of computer programmers in the place of the
-uniform D* turn Kandinsky's IS of clothing on itself from +0.88 to -0.79. D* is measured on real images here, or read
-from a table. Real images give D* alone: the paper's real images were not intervened on.
+Appendix, "Using Real World Biases" (figure "Modifying D*"): with 48 real images of computer programmers instead of the
+uniform D*, Kandinsky's IS of clothing on itself turns from +0.88 to -0.79. Here D* is measured on real images, or read
+from a table. Real images give D* alone: the paper did not intervene on its real images.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from seesaw.experiments.analysis import AnalysisSettings, matrices, uncertainty
+from seesaw.experiments.analysis import Analysis
 from seesaw.experiments.answers import coded_answers
 from seesaw.experiments.dataset.model import Dataset
 from seesaw.experiments.lab import Observations
 from seesaw.experiments.sensitivity import check_target
-from seesaw.experiments.tally import tally
+from seesaw.experiments.sensitivity import shares as observed_shares
+from seesaw.experiments.settings import AnalysisSettings
+from seesaw.experiments.tally import Tally, tally
+from seesaw.experiments.uncertainty import Z
 from seesaw.results.errors import AnswersError, ConfigError, nearest
 
 __all__ = ["Targets", "flip_summary", "flips", "observed_targets", "read_targets", "real_targets", "with_targets"]
@@ -29,15 +32,14 @@ __all__ = ["Targets", "flip_summary", "flips", "observed_targets", "read_targets
 Shares = NDArray[np.float64]
 _ENTRY = ["model", "subject", "source_axis", "target_axis"]
 _COLUMNS = ("subject", "axis", "attribute", "share")
-_SURE = 1.96  #: standard errors that a value must be away from 0 for its sign to be believed
 
 
 @dataclass(frozen=True)
 class Targets:
-    """D* by subject and axis: `shares[subject][axis]` (k,) in attribute order; it need not have every axis or subject.
+    """D* by subject and axis: `shares[subject][axis]` (k,) in attribute order. Axes and subjects may be missing.
 
-    `n[subject][axis]` are the images behind the shares (not whole for exact probabilities); empty for a D* that was
-    given and not measured.
+    `n[subject][axis]` is the number of images behind the shares (not whole for exact probabilities); empty for a D*
+    that was given and not measured.
     """
 
     shares: Mapping[str, Mapping[str, Shares]]
@@ -55,9 +57,9 @@ class Targets:
 
 
 def real_targets(answers: pd.DataFrame, dataset: Dataset, model: str | None = None) -> Targets:
-    """D* of every subject of `dataset`, from `answers` to real images, as `results.tables.read_answers.read_answers` returns them.
+    """D* of every subject of `dataset`, from `answers` to real images, as `read_answers` returns them.
 
-    The images are those of the initial prompts of `model`, which need not be named where it is the only one. D* has the
+    The images are those of the initial prompts of `model`, which need not be named if it is the only one. D* has the
     axes that they answer.
 
     Raises:
@@ -98,7 +100,7 @@ def observed_targets(observations: Sequence[Observations]) -> Targets:
 
 
 def _measured(counts: Mapping[str, Mapping[str, NDArray[np.integer] | Shares]], what: str) -> Targets:
-    """D* of `counts[subject][axis]` (k,); AnswersError for a subject of whom nothing is counted."""
+    """D* of `counts[subject][axis]` (k,); AnswersError for a subject without a counted image."""
     for subject, by_axis in counts.items():
         empty = [axis for axis, each in by_axis.items() if not each.sum()]
         if empty or not by_axis:
@@ -107,7 +109,10 @@ def _measured(counts: Mapping[str, Mapping[str, NDArray[np.integer] | Shares]], 
                 f"{what}: no valid image of '{subject}'{about}, so it has no D*; add some, or leave the subject out"
             )
     return Targets(
-        {subject: {axis: each / each.sum() for axis, each in by_axis.items()} for subject, by_axis in counts.items()},
+        {
+            subject: {axis: observed_shares(each) for axis, each in by_axis.items()}
+            for subject, by_axis in counts.items()
+        },
         {subject: {axis: float(each.sum()) for axis, each in by_axis.items()} for subject, by_axis in counts.items()},
     )
 
@@ -115,8 +120,8 @@ def _measured(counts: Mapping[str, Mapping[str, NDArray[np.integer] | Shares]], 
 def read_targets(path: str | Path, dataset: Dataset) -> Targets:
     """D* from a CSV with a row for every attribute: columns axis, attribute, share and, if it likes, subject.
 
-    Without a subject, a row is about all of them; the rows of a subject's own take the place of those. A column `n` is
-    passed over: `Targets.frame` writes it.
+    A row without a subject is about all subjects, unless a subject has rows of its own for that axis. A column `n`,
+    which `Targets.frame` writes, is ignored.
 
     Raises:
         ConfigError: names the file and the line, and what would be right, wherever shares are no distribution over an
@@ -209,28 +214,25 @@ def with_targets(settings: AnalysisSettings, targets: Targets, subject: str) -> 
     """`settings` with D* of `subject` as the target of every axis that it has.
 
     What counterfactuals weigh stays with the settings: the same under `intervention: uniform`, the paper's; under
-    `intervention: target` they weigh as the target says, which is D* now.
+    `intervention: target` they weigh as the target says, which is now D*.
     """
     return replace(settings, targets={**settings.targets, **targets.shares.get(subject, {})})
 
 
-def flips(answers: pd.DataFrame, settings: AnalysisSettings, targets: Targets) -> pd.DataFrame:
+def flips(counted: Tally, settings: AnalysisSettings, targets: Targets) -> pd.DataFrame:
     """IS[x, y] from the settings' own targets (before) and from D* (after), for every y that D* says something about.
 
-    `answers` are a sweep's, as `results.tables.read_answers.read_answers` returns them; models, subjects and axes keep the order of
-    `matrices`. Columns: model, subject, source_axis, target_axis, is_before, se_before, is_after, se_after,
-    w_init_before, w_init_after, and `flipped`: the sign is another, and both values are away from 0 by more than 1.96
-    standard errors (never where one is NaN). Standard errors are those of `uncertainty`: they take D* as it is, and
-    know nothing of the images behind it.
+    `counted` is a sweep; models, subjects and axes keep its order. Columns: model, subject, source_axis, target_axis,
+    is_before, se_before, is_after, se_after, w_init_before, w_init_after, and `flipped`: the sign differs, and both
+    values are more than 1.96 standard errors away from 0 (never where one is NaN). Standard errors take D* as it is:
+    they do not contain the sampling error of the images behind it.
 
-    Raises:
-        AnswersError: a table that is not one over the settings' dataset.
-        ConfigError: D* is about none of its subjects and axes.
+    Raises ConfigError if D* is about none of the sweep's subjects and axes.
     """
-    before = _with_errors(answers, settings)  # of the whole table: its rows are those that the study has
+    before = _with_errors(counted, settings)
     parts = [
-        _with_errors(rows, with_targets(settings, targets, str(subject)))
-        for subject, rows in answers.groupby("subject", sort=False)
+        _with_errors(counted.of_subject(subject), with_targets(settings, targets, subject))
+        for subject in dict.fromkeys(subject for _, subject in counted.groups)
         if subject in targets.shares
     ]
     named = zip(before["subject"], before["target_axis"], strict=True)
@@ -238,16 +240,16 @@ def flips(answers: pd.DataFrame, settings: AnalysisSettings, targets: Targets) -
     if before.empty:
         raise ConfigError(f"D* is about {', '.join(targets.shares) or 'nobody'}, and the answers are about others")
     table = before.merge(pd.concat(parts), "left", on=_ENTRY, suffixes=("_before", "_after"), validate="1:1")
-    sure = [np.abs(table[f"is_{when}"]) > _SURE * table[f"se_{when}"] for when in ("before", "after")]
-    table["flipped"] = (table["is_before"] * table["is_after"] < 0) & sure[0] & sure[1]
+    significant = [np.abs(table[f"is_{when}"]) > Z * table[f"se_{when}"] for when in ("before", "after")]
+    table["flipped"] = (table["is_before"] * table["is_after"] < 0) & significant[0] & significant[1]
     values = [f"{name}_{when}" for when in ("before", "after") for name in ("is", "se")]
     return table[[*_ENTRY, *values, "w_init_before", "w_init_after", "flipped"]]
 
 
-def _with_errors(answers: pd.DataFrame, settings: AnalysisSettings) -> pd.DataFrame:
+def _with_errors(counted: Tally, settings: AnalysisSettings) -> pd.DataFrame:
     """Columns model, subject, source_axis, target_axis, is, w_init, se."""
-    found = matrices(answers, settings)[[*_ENTRY, "is", "w_init"]]
-    return found.assign(se=uncertainty(answers, settings)["se"])  # in the same rows
+    analysis = Analysis(counted, settings)
+    return analysis.matrices[[*_ENTRY, "is", "w_init"]].assign(se=analysis.uncertainty["se"])  # the same rows
 
 
 def flip_summary(table: pd.DataFrame) -> pd.DataFrame:

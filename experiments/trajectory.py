@@ -1,24 +1,21 @@
-"""The course of one mitigation: what every step saw and did, written down and read again without loss."""
+"""The trajectory of one mitigation: what every step measured and which axis it chose."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Literal
 
-from seesaw.experiments.strategies import TOLERANCE
-from seesaw.results.errors import ConfigError
+from seesaw.results.tables.mitigation import Outcome
 
-__all__ = ["OUTCOMES", "Alert", "Kind", "Outcome", "State", "Step"]
+__all__ = ["Alert", "Kind", "State", "Step"]
 
-Outcome = Literal["", "reached", "no_gain", "exhausted", "max_steps", "undefined"]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 Kind = Literal["worse", "missed", "immovable", "undefined"]
 
 
 @dataclass(frozen=True)
 class Alert:
-    """What a user should know of a step; `error` is the standard error of `value`, 0 for exact probabilities.
+    """What a user should know about a step; `error` is the standard error of `value`, 0 for exact probabilities.
 
     `worse`: w of `axis` rose by `value`. `missed`: after mitigating `axis`, tau is `value` above its prediction.
     `immovable`: w of the chosen `axis` is `value`, above epsilon, and no candidate improves it. `undefined`: a
@@ -45,11 +42,11 @@ class Alert:
 
 @dataclass(frozen=True)
 class Step:
-    """The model after t mitigations, and the one that follows. Numbers by axis are in the dataset's order.
+    """The model after t mitigations, and the mitigation that follows. Numbers by axis are in the dataset's order.
 
-    `prompts`, `images`: the prompt set, m texts. `w`, `tau` with their standard errors. Once an axis is chosen:
-    `gamma` of every candidate, `sensitivity` its row of S over all n axes, `axis` the one taken ("" if none gains),
-    `predicted` the tau that its gamma predicts (None where a strategy predicts nothing).
+    `prompts` and `images` are the prompt set of m texts; `w` and `tau` come with their standard errors. Once an axis is
+    chosen there are: `gamma` of every candidate, `sensitivity`, its row of S over all n axes, `axis`, the one that was
+    chosen ("" if none gains), and `predicted`, the tau that its gamma predicts (None if the strategy predicts nothing).
     """
 
     prompts: tuple[str, ...]
@@ -68,48 +65,18 @@ class Step:
 
 @dataclass(frozen=True)
 class State:
-    """A mitigation under way or ended; `State()` is the beginning. `reason` says why an outcome is `undefined`."""
+    """A mitigation in progress or ended; `State()` is the beginning. `reason` says why an outcome is `undefined`."""
 
     steps: tuple[Step, ...] = ()
-    outcome: Outcome = ""
+    outcome: Outcome | Literal[""] = ""
     reason: str = ""
 
     @property
     def mitigated(self) -> tuple[str, ...]:
-        """Axes in order of mitigation; the last may not be measured yet."""
+        """Axes in order of mitigation; the model after the last of them may not be measured yet."""
         return tuple(step.axis for step in self.steps if step.axis)
 
     @property
     def measured(self) -> bool:
-        """Whether the current model's w is known, so that an axis is to be chosen."""
+        """Whether w of the current model is known, so that the next step chooses an axis."""
         return bool(self.steps) and not self.steps[-1].axis
-
-    def steps_to(self, epsilon: float) -> int | None:
-        """Mitigations after which tau was first at most `epsilon`; None if it never was."""
-        return next((t for t, step in enumerate(self.steps) if step.tau <= epsilon + TOLERANCE), None)
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Plain data for JSON, which keeps every float to the last bit."""
-        return asdict(self)
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> State:
-        """The state that `to_mapping` wrote. Raises ConfigError for what is none."""
-        try:
-            if mapping["outcome"] not in OUTCOMES:
-                raise ValueError(f"outcome '{mapping['outcome']}'")
-            return cls(tuple(map(_step, mapping["steps"])), mapping["outcome"], mapping["reason"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"what was written down is no state of a mitigation: {error}") from error
-
-
-def _step(mapping: Mapping[str, Any]) -> Step:
-    return Step(
-        **{
-            **mapping,
-            "prompts": tuple(mapping["prompts"]),
-            "images": tuple(mapping["images"]),
-            "sensitivity": {axis: tuple(row) for axis, row in mapping["sensitivity"].items()},
-            "alerts": tuple(Alert(**alert) for alert in mapping["alerts"]),
-        }
-    )

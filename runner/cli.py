@@ -198,11 +198,11 @@ def analyze(answers: str, out: str, overrides: tuple[str, ...], as_json: bool) -
     The keys dataset, axes, metric, targets and intervention can be overridden, for example dataset=my.yaml or
     targets.clothing=[0.2,0.8].
     """
-    from seesaw.experiments.analysis import analyze as analyze_table
+    from seesaw.experiments.analysis import analyze_file
     from seesaw.runner.display.show import show_summary
     from seesaw.runner.experiment import analysis_settings
 
-    show_summary(analyze_table(answers, out, analysis_settings(overrides)), Path(out), as_json)
+    show_summary(analyze_file(answers, out, analysis_settings(overrides)), Path(out), as_json)
 
 
 @main.command()

@@ -11,7 +11,7 @@ from html import escape
 from markupsafe import Markup
 
 from seesaw.results.report.heatmap import open_svg
-from seesaw.results.tables.mitigation import STRATEGIES, Case, StepRow
+from seesaw.results.tables.mitigation import STRATEGIES, Case, StepRow, is_reached
 
 __all__ = ["Course", "courses"]
 
@@ -85,7 +85,7 @@ def _point(x: float, y: float, step: StepRow, case: Case, predicted: float) -> s
     shown = "" if math.isnan(predicted) else ring
     if math.isnan(y):
         return f'<text x="{x:.1f}" y="{_TOP + _HEIGHT - 6}">n/a</text>{shown}'
-    if case.within(step.tau):
+    if is_reached(step.tau, case.epsilon):
         shown += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{_BELOW}"/>'
     else:
         shown += f'<rect x="{x - 3.5:.1f}" y="{y - 3.5:.1f}" width="7" height="7" fill="{_ABOVE}"/>'

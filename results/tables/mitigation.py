@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
@@ -18,17 +18,21 @@ __all__ = [
     "CLOSE",
     "OUTCOMES",
     "STRATEGIES",
+    "TOLERANCE",
     "Case",
     "Key",
+    "Outcome",
     "StepRow",
     "cases_of",
+    "is_reached",
     "mitigation_schema",
     "read_mitigation",
     "read_parquet",
     "typed",
 ]
 
-OUTCOMES = ("reached", "no_gain", "exhausted", "max_steps", "undefined")
+Outcome = Literal["reached", "no_gain", "exhausted", "max_steps", "undefined"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 #: Every strategy, and why it takes the axis that it takes.
 STRATEGIES: Mapping[str, str] = {
     "greedy": "the axis, chosen or not, with the largest predicted gain gamma",
@@ -38,7 +42,7 @@ STRATEGIES: Mapping[str, str] = {
 }
 Key = tuple[str, str, str, str]  #: model, subject, case, strategy: what tells a case from all others
 CLOSE = 1e-6  #: by which sums and products of float64 may miss
-_REACHED = 1e-9  # by which tau may exceed epsilon in its last bits and count as equal to it
+TOLERANCE = 1e-9  #: two gains or distances that differ by less are equal: the last bits of a sum decide nothing
 
 
 @dataclass(frozen=True)
@@ -109,11 +113,7 @@ class Case:
 
     @property
     def reached(self) -> bool:
-        return self.within(self.tau)
-
-    def within(self, tau: float) -> bool:
-        """Whether `tau` is epsilon at most."""
-        return tau <= self.epsilon + _REACHED
+        return is_reached(self.tau, self.epsilon)
 
     @property
     def priorities(self) -> float:
@@ -144,6 +144,11 @@ class Case:
             )
             if holds
         )
+
+
+def is_reached(tau: float, epsilon: float) -> bool:
+    """Whether tau is at most epsilon."""
+    return tau <= epsilon + TOLERANCE
 
 
 def mitigation_schema(axes: Iterable[str]) -> pa.Schema:

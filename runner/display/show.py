@@ -15,7 +15,7 @@ from seesaw.runner.display.streams import say
 from seesaw.runner.display.terminal import Console, escape
 
 if TYPE_CHECKING:
-    from seesaw.experiments.analysis import Summary
+    from seesaw.experiments.summary import Summary
     from seesaw.runner.experiment import Experiment
     from seesaw.runner.plan import Plan, Timing
 

@@ -80,14 +80,14 @@ class MitigateJob:
 
     def mitigations(self, lab: Lab) -> list[Mitigation]:
         """Every assignment by every strategy, over `lab`."""
-        pools = {key: PromptSetObserver(lab, mitigator) for key, mitigator in self._mitigators.items()}
+        observers = {key: PromptSetObserver(lab, mitigator) for key, mitigator in self._mitigators.items()}
         max_steps = self.experiment.config.max_steps
         return [
             Mitigation(
                 each.name,
                 Problem(each.model, each.subject, each.priority, each.epsilon, max_steps),
                 strategy,
-                pools[_key(each)],
+                observers[_key(each)],
             )
             for each in self._assignments
             for strategy in self._strategies
@@ -95,11 +95,11 @@ class MitigateJob:
 
     async def observe(self, lab: Lab, events: Events) -> None:
         mitigations = self.mitigations(lab)
-        pools = {id(each.pools): each.pools for each in mitigations}.values()
+        observers = {id(each.observer): each.observer for each in mitigations}.values()
         events.counts.mitigations = len(mitigations)
 
         def on_step(each: Mitigation, state: State) -> None:
-            asked = sum((pool.asked for pool in pools), Counter[tuple[int, int]]())
+            asked = sum((observer.asked for observer in observers), Counter[tuple[int, int]]())
             images = sum(prompts * whole(*key) for key, prompts in asked.items())
             last = state.steps[-1] if state.steps else None
             events.step(

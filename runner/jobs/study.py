@@ -101,7 +101,7 @@ _STUDIES: Mapping[
 
 
 def study_of(name: str, experiment: Experiment, real: str | None = None) -> Job:
-    """The job of a study by its name; `real` is for target alone. Raises ConfigError for what is none, as `TargetJob`."""
+    """The job of a study by its name; `real` is for `target` alone. Raises ConfigError for an unknown study."""
     if name == "target":
         return TargetJob(experiment, real)
     if name not in _STUDIES:

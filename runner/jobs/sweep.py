@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-
-from seesaw.experiments.analysis import answer_rows, write_analysis
+from seesaw.experiments.analysis import Analysis
+from seesaw.experiments.answers import answer_rows
 from seesaw.experiments.lab import Lab, Observations
 from seesaw.experiments.sweep import sweep, withheld_images
-from seesaw.experiments.tally import tally_observed
+from seesaw.experiments.tally import Tally, tally_observed
 from seesaw.results.store.store import Store
 from seesaw.results.tables.schemas import ANSWERS, WITHHELD
 from seesaw.results.tables.write import table_of, write_both, write_rows
@@ -50,10 +49,9 @@ class SweepJob:
         models = [model.name for model in experiment.models]
         self._observed = await sweep(lab, experiment.dataset, models, experiment.images)
 
-    def answers(self) -> pa.Table:
-        """answers.parquet of what was observed."""
-        tables = [answer_rows(model, self.experiment.dataset, cells) for model, cells in self._observed.items()]
-        return pa.concat_tables(tables) if tables else ANSWERS.empty_table()
+    def counted(self) -> Tally:
+        """The counts of what was observed."""
+        return tally_observed(self._observed, self.experiment.dataset)
 
     def write(self, events: Events) -> bool:
         experiment, path = self.experiment, self.experiment.run
@@ -63,8 +61,10 @@ class SweepJob:
         write_both(path, "withheld", table_of(withheld_images(observed), WITHHELD))
         counted = tally_observed(observed, experiment.dataset)
         ambiguous = sum(sum(cell.answers.ambiguous) for cells in observed.values() for cell in cells if cell.answers)
-        del observed  # of millions of images, and what follows needs its own room
-        warnings = write_analysis(counted, rows, path, experiment.settings).warnings()
+        del observed  # millions of images, perhaps; the analysis needs the memory
+        analysis = Analysis(counted, experiment.settings, rows)
+        analysis.write(path)
+        warnings = analysis.summary.warnings()
         write_truth(experiment)
         if ambiguous:
             warnings.append(

@@ -96,7 +96,7 @@ class TargetJob:
     def write(self, events: Events) -> bool:
         path, settings = self.experiment.run, self.experiment.settings
         targets = observed_targets(self._cells) if self._targets is None else self._targets
-        found = flips(self._sweep.answers().to_pandas(), settings, targets)
+        found = flips(self._sweep.counted(), settings, targets)
         tables = {
             "target": table_of(targets.frame(settings.dataset), TARGETS),
             "flips": table_of(found, FLIPS, settings.about()),

@@ -10,21 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from seesaw.experiments.analysis import (
-    AnalysisSettings,
-    analyze,
-    answer_rows,
-    check_answers,
-    distributions,
-    make_settings,
-    matrices,
-    uncertainty,
-)
-from seesaw.experiments.answers import coded_answers
+from seesaw.experiments.analysis import analyze, analyze_file
+from seesaw.experiments.answers import answer_rows, check_answers, coded_answers
 from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.lab import Answers, Observations
 from seesaw.experiments.prompts import prompts_of
 from seesaw.experiments.questionnaire import observations_of
+from seesaw.experiments.sensitivity import shares
+from seesaw.experiments.settings import AnalysisSettings, make_settings
 from seesaw.experiments.tally import tally, tally_observed
 from seesaw.results.errors import AnswersError, ConfigError
 from seesaw.results.tables.read_answers import read_answers
@@ -57,11 +50,11 @@ CLOTHING = frame(
 
 
 def test_the_papers_figures_come_out_of_a_table() -> None:
-    uniform = matrices(CLOTHING, make_settings(DATASET)).iloc[0]
+    uniform = analyze(CLOTHING, make_settings(DATASET)).matrices.iloc[0]
     assert uniform["is"] == pytest.approx(0.875)
     assert (uniform["n_init"], uniform["n_after"]) == (48, 96)
     real = make_settings(DATASET, targets={"clothing": {"informal": 1 / 48, "formal": 47 / 48}})
-    assert matrices(CLOTHING, real).iloc[0]["is"] == pytest.approx(-0.7917, abs=5e-5)
+    assert analyze(CLOTHING, real).matrices.iloc[0]["is"] == pytest.approx(-0.7917, abs=5e-5)
 
 
 def test_counterfactuals_weigh_the_same_however_many_images_were_dropped() -> None:
@@ -70,15 +63,15 @@ def test_counterfactuals_weigh_the_same_however_many_images_were_dropped() -> No
         cell("gender", "male", "clothing", {"formal": 1, "no": 7}),
         cell("gender", "female", "clothing", {"informal": 8}),
     )
-    rows = distributions(table, make_settings(DATASET)).set_index(["source_value", "attribute"])
+    rows = analyze(table, make_settings(DATASET)).distributions.set_index(["source_value", "attribute"])
     assert rows.loc[("*", "formal"), ["count", "share", "n"]].tolist() == [1, 0.5, 9]
     weighted = make_settings(DATASET, targets={"gender": [0.25, 0.75]}, intervention="target")
-    rows = distributions(table, weighted).set_index(["source_value", "attribute"])
+    rows = analyze(table, weighted).distributions.set_index(["source_value", "attribute"])
     assert rows.loc[("*", "formal"), "share"] == 0.25
 
 
 def test_distributions_have_a_row_for_every_cell_attribute_and_pool_in_canonical_order() -> None:
-    rows = distributions(CLOTHING, make_settings(DATASET))
+    rows = analyze(CLOTHING, make_settings(DATASET)).distributions
     assert list(rows.columns) == DISTRIBUTIONS.names
     assert list(zip(rows["source_axis"], rows["source_value"], rows["attribute"], rows["count"], strict=True)) == [
         ("", "", "formal", 48), ("", "", "informal", 0),
@@ -99,7 +92,7 @@ def test_a_counterfactual_without_a_valid_image_leaves_its_row_undefined_and_lis
         cell("clothing", "formal", "clothing", {"formal": 4}, subject="chef"),
     )
     table.to_csv(tmp_path / "a.csv", index=False)
-    summary = analyze(tmp_path / "a.csv", tmp_path / "out", make_settings(DATASET))
+    summary = analyze_file(tmp_path / "a.csv", tmp_path / "out", make_settings(DATASET))
     rows = pd.read_csv(tmp_path / "out" / "matrices.csv").set_index(["subject", "source_axis"])["is"]
     assert rows["nurse", "clothing"] == pytest.approx(1)
     assert rows.drop(("nurse", "clothing")).isna().all()
@@ -120,12 +113,10 @@ def test_an_image_that_skips_an_axis_counts_for_the_others_alone(tmp_path: Path)
     age = CLOTHING[CLOTHING["axis"] == "clothing"].assign(axis="age", answer="old")
     table = pd.concat([skipped, age[age["source_value"] != "formal"]])
     table.to_csv(tmp_path / "a.csv", index=False)
-    summary = analyze(tmp_path / "a.csv", tmp_path / "out", make_settings(DATASET))
+    summary = analyze_file(tmp_path / "a.csv", tmp_path / "out", make_settings(DATASET))
     assert summary.unanswered == {"clothing": 3, "age": 48}
-    assert [(u.target_axis, u.reason) for u in summary.undefined] == [
-        ("age", "no image answers age: clothing=formal")
-    ]
-    rows = matrices(table, make_settings(DATASET)).set_index("target_axis")
+    assert [(u.target_axis, u.reason) for u in summary.undefined] == [("age", "no image answers age: clothing=formal")]
+    rows = analyze(table, make_settings(DATASET)).matrices.set_index("target_axis")
     assert rows.loc["clothing", ["n_init", "n_after"]].tolist() == [47, 94]
     assert np.isnan(rows.loc["age", "is"])
 
@@ -155,8 +146,8 @@ def test_shuffled_rows_give_the_same_bytes(tmp_path: Path) -> None:
     write_table(tmp_path / "a.parquet", table)
     table.take(order).to_pandas()[SEVEN].to_csv(tmp_path / "b.csv", index=False)
     settings = make_settings(DATASET, metric={"age": "ordinal"})
-    first = analyze(tmp_path / "a.parquet", tmp_path / "a", settings)
-    second = analyze(tmp_path / "b.csv", tmp_path / "b", settings)
+    first = analyze_file(tmp_path / "a.parquet", tmp_path / "a", settings)
+    second = analyze_file(tmp_path / "b.csv", tmp_path / "b", settings)
     assert first == second
     names = sorted(p.name for p in (tmp_path / "a").iterdir())
     assert names == [f"{t}.{s}" for t in ("distributions", "matrices", "uncertainty") for s in ("csv", "parquet")]
@@ -166,7 +157,7 @@ def test_shuffled_rows_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_tables_have_the_contracts_columns_order_and_settings(tmp_path: Path) -> None:
     write_table(tmp_path / "a.parquet", full_table())
-    analyze(tmp_path / "a.parquet", tmp_path, make_settings(DATASET, metric={"age": "ordinal"}))
+    analyze_file(tmp_path / "a.parquet", tmp_path, make_settings(DATASET, metric={"age": "ordinal"}))
     for name, schema in (("distributions", DISTRIBUTIONS), ("matrices", MATRICES), ("uncertainty", UNCERTAINTY)):
         path = tmp_path / f"{name}.parquet"
         assert pq.read_schema(path).remove_metadata() == schema
@@ -183,7 +174,7 @@ def test_tables_have_the_contracts_columns_order_and_settings(tmp_path: Path) ->
 
 def test_matrices_agree_with_the_equations_applied_by_hand() -> None:
     table = full_table().to_pandas()
-    rows = matrices(table, make_settings(DATASET)).set_index(["model", "subject", "source_axis", "target_axis"])
+    rows = analyze(table, make_settings(DATASET)).matrices.set_index(["model", "subject", "source_axis", "target_axis"])
     mine = table[(table["model"] == "a") & (table["subject"] == "nurse") & (table["axis"] == "age")]
     shares = mine.groupby(["source_axis", "source_value"])["answer"].value_counts(normalize=True).unstack(fill_value=0)
     before = np.abs(shares.loc[("", "")] - 1 / 3).sum() / 2 / (2 / 3)
@@ -194,7 +185,7 @@ def test_matrices_agree_with_the_equations_applied_by_hand() -> None:
 def test_uncertainty_has_the_rows_of_the_matrices_around_their_values() -> None:
     table = full_table().to_pandas()
     settings = make_settings(DATASET)
-    matrix, bounds = matrices(table, settings), uncertainty(table, settings)
+    matrix, bounds = analyze(table, settings).matrices, analyze(table, settings).uncertainty
     assert list(bounds.columns) == UNCERTAINTY.names
     keys = ["model", "subject", "source_axis", "target_axis", "is"]
     pd.testing.assert_frame_equal(bounds[keys], matrix[keys])
@@ -251,7 +242,7 @@ def test_a_cell_that_failed_counts_nothing_and_leaves_its_place() -> None:
     prompt = prompts_of(DATASET, "nurse")[0]
     counted = tally_observed({"m": [observations_of(DATASET, prompt, [], 48, ["x"])]}, DATASET)
     assert not counted.asked.any()
-    assert np.isnan(counted.shares(DATASET.axes[0])).all()
+    assert np.isnan(shares(counted.counts[DATASET.axes[0].name])).all()
     assert counted.groups == tuple(("m", subject) for subject in DATASET.subjects)
 
 
@@ -300,7 +291,7 @@ def test_bad_answers_are_refused_with_their_row_before_anything_is_written(
     assert message in str(refused.value)
     table.to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(AnswersError, match=r"a\.csv, row"):
-        analyze(tmp_path / "a.csv", tmp_path / "out", make_settings(DATASET))
+        analyze_file(tmp_path / "a.csv", tmp_path / "out", make_settings(DATASET))
     assert not (tmp_path / "out").exists()
 
 
@@ -312,12 +303,12 @@ def test_a_gap_in_a_frame_is_refused() -> None:
 def test_an_out_dir_that_cannot_be_written_to_is_a_config_error(tmp_path: Path) -> None:
     CLOTHING.to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(ConfigError, match=r"cannot write to .*a\.csv"):
-        analyze(tmp_path / "a.csv", tmp_path / "a.csv", make_settings(DATASET))
+        analyze_file(tmp_path / "a.csv", tmp_path / "a.csv", make_settings(DATASET))
 
 
 def test_a_table_of_initial_prompts_alone_has_distributions_and_no_matrix(tmp_path: Path) -> None:
     frame(cell("", "", "clothing", {"formal": 3})).to_csv(tmp_path / "a.csv", index=False)
-    summary = analyze(tmp_path / "a.csv", tmp_path, make_settings(DATASET))
+    summary = analyze_file(tmp_path / "a.csv", tmp_path, make_settings(DATASET))
     assert summary.source_axes == ()
     assert len(pd.read_csv(tmp_path / "distributions.csv")) == 2
     assert len(pd.read_csv(tmp_path / "matrices.csv")) == 0
@@ -325,7 +316,7 @@ def test_a_table_of_initial_prompts_alone_has_distributions_and_no_matrix(tmp_pa
 
 def test_a_table_in_which_nobody_is_seen_has_no_target_axes(tmp_path: Path) -> None:
     frame(cell("", "", "", {"no": 3}), cell("gender", "male", "", {"no": 3})).to_csv(tmp_path / "a.csv", index=False)
-    summary = analyze(tmp_path / "a.csv", tmp_path, make_settings(DATASET))
+    summary = analyze_file(tmp_path / "a.csv", tmp_path, make_settings(DATASET))
     assert (summary.images, summary.dropped, summary.target_axes) == (6, 6, ())
     assert len(pd.read_csv(tmp_path / "distributions.csv")) == 0
     assert summary.undefined[0].source_axis == "gender"
@@ -334,7 +325,7 @@ def test_a_table_in_which_nobody_is_seen_has_no_target_axes(tmp_path: Path) -> N
 def test_subjects_that_the_dataset_does_not_know_come_last(tmp_path: Path) -> None:
     cells = [cell("", "", "clothing", {"formal": 1}, subject=s) for s in ("zoologist", "nurse", "astronaut", "chef")]
     frame(*cells).to_csv(tmp_path / "a.csv", index=False)
-    summary = analyze(tmp_path / "a.csv", tmp_path, make_settings(DATASET))
+    summary = analyze_file(tmp_path / "a.csv", tmp_path, make_settings(DATASET))
     assert summary.subjects == ("chef", "nurse", "astronaut", "zoologist")
 
 
@@ -349,7 +340,7 @@ def test_drops_are_told_by_cell_and_uneven_ones_are_pointed_out(tmp_path: Path) 
             for b, n in (("fat", 30), ("slim", 2), ("muscular", 3))
         ),
     ).to_csv(tmp_path / "a.csv", index=False)
-    summary = analyze(tmp_path / "a.csv", tmp_path, make_settings(DATASET))
+    summary = analyze_file(tmp_path / "a.csv", tmp_path, make_settings(DATASET))
     assert [(d.source_value, d.asked, d.dropped) for d in summary.drops][:3] == [
         ("", 48, 0),
         ("male", 48, 1),
@@ -376,13 +367,13 @@ def test_one_odd_drop_rate_among_many_tests_is_put_down_to_chance(tmp_path: Path
     settings = make_settings(DATASET)
     frame(odd, cell("gender", "female", "clothing", {"formal": 48})).to_csv(tmp_path / "one.csv", index=False)
     frame(odd, *even).to_csv(tmp_path / "many.csv", index=False)
-    assert [u.source_axis for u in analyze(tmp_path / "one.csv", tmp_path, settings).uneven_drops] == ["gender"]
-    assert analyze(tmp_path / "many.csv", tmp_path, settings).uneven_drops == ()
+    assert [u.source_axis for u in analyze_file(tmp_path / "one.csv", tmp_path, settings).uneven_drops] == ["gender"]
+    assert analyze_file(tmp_path / "many.csv", tmp_path, settings).uneven_drops == ()
 
 
 def test_even_drops_raise_no_alarm(tmp_path: Path) -> None:
     write_table(tmp_path / "a.parquet", full_table())
-    assert analyze(tmp_path / "a.parquet", tmp_path, make_settings(DATASET)).uneven_drops == ()
+    assert analyze_file(tmp_path / "a.parquet", tmp_path, make_settings(DATASET)).uneven_drops == ()
 
 
 def test_answers_written_are_answers_read(tmp_path: Path) -> None:

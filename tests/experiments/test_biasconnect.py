@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from seesaw.actors.pictogram.world import WORLDS
-from seesaw.experiments.analysis import matrices
+from seesaw.experiments.analysis import analyze
 from seesaw.experiments.biasconnect import biasconnect
 from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.exact import ExactLab
@@ -40,7 +40,7 @@ def test_the_exact_matrix_is_the_limit_of_what_the_tables_measure():
                     }
                 )
             )  # fmt: skip
-    table = matrices(pd.concat(rows, ignore_index=True), make_settings(DATASET))
+    table = analyze(pd.concat(rows, ignore_index=True), make_settings(DATASET)).matrices
     names = [axis.name for axis in DATASET.axes]
     measured = table.set_index(["source_axis", "target_axis"])["is"].unstack().loc[names, names].to_numpy()
     assert exact("cedar", "nurse").sensitivity == pytest.approx(measured, abs=0.02)
@@ -60,7 +60,7 @@ def test_with_the_target_as_it_is_there_is_no_bias_and_intervening_can_only_hurt
     shares = WORLDS["alder"].shares("A photo of a chef")["clothing"]
     result = exact("alder", "chef", targets={"clothing": shares.tolist()})
     at = [axis.name for axis in DATASET.axes].index("clothing")
-    assert result.w[at] == pytest.approx(0)
+    assert result.w_init[at] == pytest.approx(0)
     assert (result.sensitivity[:, at] <= 1e-12).all()
 
 

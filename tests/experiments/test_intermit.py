@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -23,7 +22,6 @@ from seesaw.experiments.prompts import Prompt
 from seesaw.experiments.settings import make_settings
 from seesaw.experiments.strategies import ALL, GREEDY, OWN, random_order
 from seesaw.experiments.trajectory import State
-from seesaw.results.errors import ConfigError
 
 DATASET = load_dataset("occupation")
 SETTINGS = make_settings(DATASET, intervention="target")
@@ -202,9 +200,9 @@ def problems(vectors: int = VECTORS, **how) -> list[Problem]:
     ]
 
 
-def solve(pools: PromptSetObserver, given, strategy=GREEDY, **how) -> list[State]:
+def solve(observer: PromptSetObserver, given, strategy=GREEDY, **how) -> list[State]:
     async def all_of_them():
-        return await asyncio.gather(*(mitigate(pools, problem, strategy, **how) for problem in given))
+        return await asyncio.gather(*(mitigate(observer, problem, strategy, **how) for problem in given))
 
     return asyncio.run(all_of_them())
 
@@ -213,7 +211,7 @@ def one(problem: Problem, strategy=GREEDY, **how) -> State:
     return solve(PromptSetObserver(AdapterLab(), Adapters()), [problem], strategy, **how)[0]
 
 
-def check_course(problem: Problem, state: State) -> None:
+def check_trajectory(problem: Problem, state: State) -> None:
     """Every number and every choice of a greedy course is the brute force's."""
     assert len(set(state.mitigated)) == len(state.mitigated)
     for t, at in enumerate(state.steps):
@@ -244,13 +242,13 @@ def test_pm_takes_the_axis_of_largest_gain_and_tau_is_exact_for_26_occupations_a
     states = solve(PromptSetObserver(LAB, PM(SETTINGS, 48)), given)
     assert len(states) == 26 * VECTORS
     for problem, state in zip(given, states, strict=True):
-        check_course(problem, state)
+        check_trajectory(problem, state)
     assert Counter(len(state.mitigated) for state in states).keys() == {0, 1, 2, 3}
 
 
 def test_to_the_last_axis_every_choice_is_the_brute_forces(to_the_end):
     for problem, state in to_the_end:
-        check_course(problem, state)
+        check_trajectory(problem, state)
 
 
 def test_all_outcomes_occur_and_are_right(to_the_end):
@@ -317,23 +315,14 @@ def test_a_prediction_that_missed_is_an_alert():
     assert str(alert).startswith(f"tau is {alert.value:.3f} above what mitigating age was to give")
 
 
-def test_a_state_written_down_at_any_point_and_read_again_goes_the_same_way(to_the_end):
-    pools = PromptSetObserver(AdapterLab(), Adapters())
-    for problem, whole in to_the_end[::40]:
-        written = ['{"steps": [], "outcome": "", "reason": ""}']
-        again = solve(pools, [problem], on_step=lambda state, to=written: to.append(json.dumps(state.to_mapping())))[0]
-        assert again == whole
-        assert len(written) == 1 + len(whole.steps) + len(whole.mitigated) + (whole.outcome == "no_gain")
-        for text in written:
-            read = State.from_mapping(json.loads(text))
-            assert json.dumps(read.to_mapping()) == text
-            assert solve(pools, [problem], state=read)[0] == whole
-
-
-def test_what_is_no_state_is_refused():
-    for mapping in ({}, {"steps": [{}], "outcome": "", "reason": ""}, {"steps": [], "outcome": "done", "reason": ""}):
-        with pytest.raises(ConfigError, match="no state of a mitigation"):
-            State.from_mapping(mapping)
+def test_a_mitigation_resumed_from_any_state_goes_the_same_way(to_the_end):
+    observer = PromptSetObserver(AdapterLab(), Adapters())
+    for problem, state in to_the_end[::40]:
+        states = [State()]
+        assert solve(observer, [problem], on_step=states.append)[0] == state
+        assert len(states) == 1 + len(state.steps) + len(state.mitigated) + (state.outcome == "no_gain")
+        for earlier in states:
+            assert solve(observer, [problem], state=earlier)[0] == state
 
 
 def test_a_tie_goes_to_the_first_axis_of_the_dataset():
@@ -382,15 +371,12 @@ def test_a_target_of_ones_own_weighs_prompts_and_distances():
 # --- strategies ------------------------------------------------------------------------------------------------------
 
 
-def test_all_goes_on_to_the_last_chosen_axis_and_knows_when_epsilon_was_reached():
+def test_all_goes_on_to_the_last_chosen_axis():
     given = problems(20)
     for problem, state in zip(given, solve(PromptSetObserver(AdapterLab(), Adapters()), given, ALL), strict=True):
         assert state.mitigated == tuple(problem.priority)
         assert state.outcome == ("reached" if state.steps[-1].tau <= problem.epsilon else "exhausted")
         taus = [brute_tau(problem, state.mitigated[:t]) for t in range(len(state.steps))]
-        assert state.steps_to(problem.epsilon) == next(
-            (t for t, tau in enumerate(taus) if tau <= problem.epsilon), None
-        )
         assert [at.tau for at in state.steps] == pytest.approx(taus, abs=1e-12)
 
 
@@ -400,7 +386,7 @@ def test_baselines_mitigate_chosen_axes_alone_and_stop_at_epsilon(strategy):
     states = solve(PromptSetObserver(AdapterLab(), Adapters()), given, strategy)
     for problem, state in zip(given, states, strict=True):
         assert set(state.mitigated) <= set(problem.priority)
-        assert state.steps_to(problem.epsilon) in (None, len(state.mitigated))
+        assert all(at.tau > problem.epsilon for at in state.steps[:-1])
         assert state.outcome == ("reached" if state.steps[-1].tau <= problem.epsilon else "exhausted")
         if strategy is OWN:
             for t, axis in enumerate(state.mitigated):
@@ -426,9 +412,9 @@ def test_random_orders_differ_by_seed_and_subject():
 
 def test_interplay_pays_greedy_reaches_epsilon_wherever_all_does_with_fewer_steps_than_any_baseline():
     given = problems(20)
-    pools = PromptSetObserver(AdapterLab(), Adapters())
-    courses = {s.name: solve(pools, given, s) for s in (GREEDY, ALL, OWN, random_order(0))}
-    where = [i for i, state in enumerate(courses["all"]) if state.outcome == "reached"]
-    assert all(courses["greedy"][i].outcome == "reached" for i in where)
-    steps = {name: np.mean([len(states[i].mitigated) for i in where]) for name, states in courses.items()}
+    observer = PromptSetObserver(AdapterLab(), Adapters())
+    trajectories = {s.name: solve(observer, given, s) for s in (GREEDY, ALL, OWN, random_order(0))}
+    where = [i for i, state in enumerate(trajectories["all"]) if state.outcome == "reached"]
+    assert all(trajectories["greedy"][i].outcome == "reached" for i in where)
+    steps = {name: np.mean([len(states[i].mitigated) for i in where]) for name, states in trajectories.items()}
     assert steps["greedy"] < 0.93 * min(steps["all"], steps["own"], steps["random"])

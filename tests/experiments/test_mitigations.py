@@ -1,7 +1,6 @@
 """Mitigations when cells fail or show nobody, and many mitigations at once."""
 
 import asyncio
-import json
 from collections import Counter
 from dataclasses import replace
 
@@ -57,23 +56,22 @@ def broken(lab: Broken, problem: Problem = PROBLEM, **how) -> State:
     ["A photo of a nurse", "A photo of a blind nurse", "A photo of an old male nurse"],
     ids=["now", "row", "next"],
 )
-def test_a_failed_cell_is_undefined_and_resumes_to_the_same_course_once_it_is_there(text):
+def test_a_failed_cell_is_undefined_and_resumes_to_the_same_trajectory_once_it_is_there(text):
     lab = Broken(fails=lambda asked: asked == text)
     state = broken(lab)
     assert state.outcome == "undefined"
     assert state.reason == f"1 prompts failed, the first: {text}: images 0-7: the card caught fire"
-    read = State.from_mapping(json.loads(json.dumps(state.to_mapping())))
     whole = broken(Broken())
     assert whole.outcome == "max_steps"
-    assert broken(Broken(), state=read) == whole
+    assert broken(Broken(), state=state) == whole
 
 
-def test_what_failed_is_asked_again_of_the_same_pools():
+def test_what_failed_is_asked_again_of_the_same_observer():
     broke = [True]
-    pools = PromptSetObserver(Broken(fails=lambda _: broke[0]), PM(SETTINGS, 48))
-    first = asyncio.run(mitigate(pools, PROBLEM))
+    observer = PromptSetObserver(Broken(fails=lambda _: broke[0]), PM(SETTINGS, 48))
+    first = asyncio.run(mitigate(observer, PROBLEM))
     broke[0] = False
-    second = asyncio.run(mitigate(pools, PROBLEM, state=first))
+    second = asyncio.run(mitigate(observer, PROBLEM, state=first))
     assert (first.outcome, second.outcome) == ("undefined", "max_steps")
 
 
@@ -124,8 +122,8 @@ def test_none_waits_for_another_and_no_cell_is_asked_twice():
     ]
 
     async def race():
-        pools = PromptSetObserver(lab, PM(SETTINGS, 48))
-        tasks = [asyncio.create_task(mitigate(pools, replace(p, max_steps=1))) for p in many]
+        observer = PromptSetObserver(lab, PM(SETTINGS, 48))
+        tasks = [asyncio.create_task(mitigate(observer, replace(p, max_steps=1))) for p in many]
         async with asyncio.timeout(60):
             while sum(task.done() for task in tasks) < 75:
                 await asyncio.sleep(0.01)
@@ -148,8 +146,8 @@ def test_one_that_is_cancelled_takes_nothing_from_another_that_waits_for_the_sam
             return await super().observe(model, prompts, images)
 
     async def race():
-        pools = PromptSetObserver(Slow(), PM(SETTINGS, 48))
-        first, second = (asyncio.create_task(mitigate(pools, PROBLEM)) for _ in range(2))
+        observer = PromptSetObserver(Slow(), PM(SETTINGS, 48))
+        first, second = (asyncio.create_task(mitigate(observer, PROBLEM)) for _ in range(2))
         await asyncio.sleep(0.01)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -175,10 +173,10 @@ def test_where_no_candidate_shows_anybody_nothing_is_known_and_nothing_is_said_t
 def test_images_that_took_the_place_of_ones_without_a_person_are_counted():
     """Of a set of six prompts two images each; where they show nobody, four are looked at, then eight."""
     lab = Broken(nobody=lambda text: 7 if text == "A photo of an old male nurse" else 0)
-    pools = PromptSetObserver(lab, PM(SETTINGS, 12))
+    observer = PromptSetObserver(lab, PM(SETTINGS, 12))
     problem = Problem("alder", "nurse", {"age": 0.5, "gender": 0.5}, epsilon=0.0, max_steps=2)
-    mitigation = Mitigation("case", problem, ALL, pools)
+    mitigation = Mitigation("case", problem, ALL, observer)
     states = asyncio.run(mitigate_all([mitigation]))
     rows = mitigation_rows(list(zip([mitigation], states, strict=True)), lambda stated, images: images)
     assert rows["images"].tolist() == [12, 3 * 4, 5 * 2 + 8]
-    assert pools.asked == {(0, 12): 1, (1, 4): 3, (2, 2): 5, (2, 8): 1}
+    assert observer.asked == {(0, 12): 1, (1, 4): 3, (2, 2): 5, (2, 8): 1}

@@ -17,8 +17,8 @@ from seesaw.experiments.sensitivity import (
     check_target,
     gamma,
     intersectional_sensitivity,
+    mixture,
     normaliser,
-    pool,
     tau,
     uniform,
     w1,
@@ -139,16 +139,16 @@ def test_nan_shares_give_a_nan_distance(metric: Metric) -> None:
 )
 def test_pooled_shares_are_the_weighted_mean_and_sum_to_1(case: tuple[list[Floats], Floats]) -> None:
     shares, weights = np.array(case[0]), case[1]
-    assert pool(shares) == pytest.approx(shares.mean(0))
-    assert pool(shares, weights) == pytest.approx(np.average(shares, axis=0, weights=weights))
-    assert pool(shares, weights).sum() == pytest.approx(1)
+    assert mixture(shares) == pytest.approx(shares.mean(0))
+    assert mixture(shares, weights) == pytest.approx(np.average(shares, axis=0, weights=weights))
+    assert mixture(shares, weights).sum() == pytest.approx(1)
 
 
 def test_one_undefined_counterfactual_leaves_the_pool_undefined_even_at_weight_0() -> None:
     shares = np.array([[0.5, 0.5], [np.nan, np.nan]])
-    assert np.isnan(pool(shares)).all()
-    assert np.isnan(pool(shares, [1, 0])).all()
-    assert not np.isnan(pool(np.stack([shares, np.ones((2, 2)) / 2]))[1]).any()
+    assert np.isnan(mixture(shares)).all()
+    assert np.isnan(mixture(shares, [1, 0])).all()
+    assert not np.isnan(mixture(np.stack([shares, np.ones((2, 2)) / 2]))[1]).any()
 
 
 def test_tau_and_gamma_weigh_by_priority() -> None:

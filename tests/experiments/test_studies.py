@@ -16,7 +16,7 @@ from seesaw.experiments.exact import ExactLab
 from seesaw.experiments.intermit import Problem, mitigate
 from seesaw.experiments.lab import Answers
 from seesaw.experiments.mitigators import PM
-from seesaw.experiments.prompt_sets import PromptSetObserver, pooled
+from seesaw.experiments.prompt_sets import PromptSetObserver, observed_set
 from seesaw.experiments.prompts import Prompt
 from seesaw.experiments.questionnaire import observations_of
 from seesaw.experiments.settings import make_settings
@@ -115,11 +115,11 @@ def test_sampling_alone_raises_few_alerts_of_missed_predictions():
     """PM's counterfactuals foretell exactly but for sampling: 1 alert in 20 at the most, on the average."""
     missed = steps = 0
     for root in range(6):
-        pools = PromptSetObserver(Images(root), PM(SETTINGS, 48))
+        observer = PromptSetObserver(Images(root), PM(SETTINGS, 48))
         for subject in SUBJECTS:
             problem = Problem("alder", subject, {"gender": 0.5, "clothing": 0.5}, epsilon=0.0, max_steps=2)
-            state = asyncio.run(mitigate(pools, problem))
-            check_errors(pools, problem, state)
+            state = asyncio.run(mitigate(observer, problem))
+            check_errors(observer, problem, state)
             for alert in (alert for at in state.steps for alert in at.alerts if alert.kind in ("worse", "missed")):
                 assert abs(alert.value) > 1.96 * alert.error > 0
             missed += sum(alert.kind == "missed" for at in state.steps for alert in at.alerts)
@@ -128,17 +128,19 @@ def test_sampling_alone_raises_few_alerts_of_missed_predictions():
     assert missed / steps <= 0.1
 
 
-def check_errors(pools: PromptSetObserver, problem: Problem, state: State) -> None:
+def check_errors(observer: PromptSetObserver, problem: Problem, state: State) -> None:
     """Standard errors of tau and of its prediction are those of the sets behind them."""
-    current = pools.mitigator.initial(problem.subject)
+    current = observer.mitigator.initial(problem.subject)
     priority = np.array([problem.priority.get(axis, 0.0) for axis in AXES])
     for at in state.steps:
-        (seen,) = asyncio.run(pools.observe(problem.model, [current]))
+        (seen,) = asyncio.run(observer.observe(problem.model, [current]))
         assert 0 < at.tau_error == pytest.approx(np.sqrt((priority**2 * seen.error**2).sum()))
         if at.axis:
-            (seen,) = asyncio.run(pools.observe(problem.model, [pools.mitigator.counterfactuals(current, at.axis)]))
+            (seen,) = asyncio.run(
+                observer.observe(problem.model, [observer.mitigator.counterfactuals(current, at.axis)])
+            )
             assert 0 < at.predicted_error == pytest.approx(np.sqrt((priority**2 * seen.error**2).sum()))
-            current = pools.mitigator.mitigate(current, at.axis)
+            current = observer.mitigator.mitigate(current, at.axis)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_a_standard_error_follows_the_images_of_every_prompt(n, m):
         probability = dict.fromkeys(AXES, known)
         answers = Answers(np.arange(images), np.arange(images), ("",) * images, known > 0, known, values, probability)
         cells.append(observations_of(FEW, Prompt("A photo of a nurse", "nurse"), [answers], images))
-    found = pooled(SETTINGS, np.array(m), cells)
+    found = observed_set(SETTINGS, np.array(m), cells)
     expected = 2 * np.sqrt(sum(weight**2 * 0.3 * 0.7 / images for weight, images in zip(m, n, strict=True)))
     assert found.w[0] == pytest.approx(0.4)
     assert found.error[0] == pytest.approx(expected, rel=0.1)

@@ -9,11 +9,14 @@ import pytest
 
 from seesaw.actors.pictogram.codes import AXES
 from seesaw.actors.pictogram.world import WORLDS
-from seesaw.experiments.analysis import make_settings, matrices, uncertainty
+from seesaw.experiments.analysis import analyze
+from seesaw.experiments.answers import coded_answers
 from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.exact import ExactLab, exact_matrices
 from seesaw.experiments.lab import Observations
 from seesaw.experiments.prompts import initial_prompt, prompts_of
+from seesaw.experiments.settings import make_settings
+from seesaw.experiments.tally import tally
 from seesaw.experiments.target_study import (
     Targets,
     flip_summary,
@@ -38,6 +41,11 @@ def cell(source: str, value: str, axis: str, answers: dict[str, int], model: str
     place = (model, subject, source, value)
     rows = [(*place, str(i), "person", "no" if word == "no" else "yes") for i, word in enumerate(words)]
     return rows + [(*place, str(i), axis, word) for i, word in enumerate(words) if word != "no"]
+
+
+def flips_of(answers: pd.DataFrame, settings, targets: Targets) -> pd.DataFrame:
+    """`flips` of the sweep that `answers` are."""
+    return flips(tally(coded_answers(answers, settings.dataset), settings.dataset), settings, targets)
 
 
 def table(*cells: list) -> pd.DataFrame:
@@ -69,7 +77,7 @@ def test_the_papers_flip_comes_out_of_real_images():
     targets = real_targets(REAL, NURSE)
     assert targets.shares["nurse"]["clothing"].tolist() == [47 / 48, 1 / 48]
     assert targets.n == {"nurse": {"clothing": 48}}
-    row = flips(SWEEP, make_settings(DATASET), targets)
+    row = flips_of(SWEEP, make_settings(DATASET), targets)
     assert row.columns.tolist()[4:] == [
         "is_before", "se_before", "is_after", "se_after", "w_init_before", "w_init_after", "flipped",
     ]  # fmt: skip
@@ -98,14 +106,14 @@ def test_before_and_after_are_analyses_with_either_target():
         make_settings(DATASET, metric={"age": "ordinal"}),
         real_targets(drawn("birch", ["nurse"]), NURSE),
     )
-    found = flips(sweep, settings, targets)
+    found = flips_of(sweep, settings, targets)
     assert found["subject"].unique().tolist() == ["nurse"]  # nothing is said of chefs
     assert found["model"].unique().tolist() == ["alder", "elm"]
     assert len(found) == 2 * 64
     for when, given in (("before", None), ("after", dict(targets.shares["nurse"]))):
         alone = make_settings(DATASET, {"age": "ordinal"}, given)
         rows = sweep[sweep["subject"] == "nurse"]
-        expected = matrices(rows, alone).merge(uncertainty(rows, alone))
+        expected = analyze(rows, alone).matrices.merge(analyze(rows, alone).uncertainty)
         for column in ("source_axis", "target_axis"):
             assert found[column].tolist() == expected[column].tolist()
         for column in ("is", "w_init", "se"):
@@ -123,7 +131,7 @@ def test_a_sign_that_sampling_may_have_changed_is_no_flip():
         cell("clothing", "formal", "clothing", {"formal": 30, "informal": 18}),
         cell("clothing", "informal", "clothing", {"formal": 22, "informal": 26}),
     )
-    row = flips(sweep, make_settings(DATASET), real_targets(REAL, NURSE)).iloc[0]
+    row = flips_of(sweep, make_settings(DATASET), real_targets(REAL, NURSE)).iloc[0]
     assert row["is_before"] > 0 > row["is_after"]
     assert not row["flipped"]
 
@@ -131,7 +139,7 @@ def test_a_sign_that_sampling_may_have_changed_is_no_flip():
 def test_a_model_is_as_it_should_be_where_it_is_its_own_target():
     """D* measured on a world's own images: nothing to mitigate at first, so no intervention can help."""
     sweep = drawn("alder", FEW.subjects)
-    found = flips(sweep, make_settings(FEW), real_targets(sweep, FEW, "alder"))
+    found = flips_of(sweep, make_settings(FEW), real_targets(sweep, FEW, "alder"))
     assert len(found) == 2 * 64
     assert found["w_init_after"].to_numpy() == pytest.approx(0, abs=1e-12)
     assert (found["is_after"] <= 0).all()
@@ -159,9 +167,9 @@ def test_counterfactuals_go_on_to_weigh_the_same():
         cell("clothing", "informal", "clothing", {"informal": 48}),
     )
     targets = real_targets(table(cell("", "", "clothing", {"formal": 36, "informal": 12})), NURSE)
-    uniform = flips(sweep, make_settings(DATASET), targets)
+    uniform = flips_of(sweep, make_settings(DATASET), targets)
     assert uniform["is_after"].item() == pytest.approx(0.5 - 0.5)  # w of 48/48 and of 48/96 from 36/48
-    weighted = flips(sweep, make_settings(DATASET, intervention="target"), targets)
+    weighted = flips_of(sweep, make_settings(DATASET, intervention="target"), targets)
     assert weighted["is_after"].item() == pytest.approx(0.5)  # as D* says: exactly there
 
 
@@ -174,7 +182,7 @@ def test_axes_without_a_target_have_no_rows_and_cells_that_are_lacking_are_undef
         [("m", "nurse", "", "", str(i), "clothing", "formal") for i in range(48)],
     )
     targets = Targets({subject: {"gender": np.array([0.5, 0.5])} for subject in FEW.subjects})
-    found = flips(sweep, make_settings(DATASET), targets)
+    found = flips_of(sweep, make_settings(DATASET), targets)
     assert found[["subject", "source_axis", "target_axis"]].to_numpy().tolist() == [
         ["chef", "clothing", "gender"],
         ["nurse", "clothing", "gender"],
@@ -184,7 +192,7 @@ def test_axes_without_a_target_have_no_rows_and_cells_that_are_lacking_are_undef
     assert flip_summary(found).iloc[0, :4].tolist() == ["m", 1, 0, 0.0]
     assert flip_summary(found).iloc[0, 4:7].tolist() == ["", "", ""]
     with pytest.raises(ConfigError, match=r"D\* is about announcer, and the answers are about others"):
-        flips(sweep, make_settings(DATASET), Targets({"announcer": {"gender": np.array([0.5, 0.5])}}))
+        flips_of(sweep, make_settings(DATASET), Targets({"announcer": {"gender": np.array([0.5, 0.5])}}))
 
 
 def test_the_strongest_flip_is_that_whose_is_moves_most_of_each_model():
@@ -336,7 +344,7 @@ def test_five_models_and_the_papers_subjects_take_less_than_a_minute(tmp_path):
     sweep.to_parquet(tmp_path / "answers.parquet")
     sweep, targets = read_answers(tmp_path / "answers.parquet"), real_targets(few, DATASET)
     began = time.process_time()
-    found = flips(sweep, make_settings(DATASET), targets)
+    found = flips_of(sweep, make_settings(DATASET), targets)
     assert time.process_time() - began < 60
     assert len(found) == 5 * 26 * 64
     assert flip_summary(found)["share"].between(0.01, 0.9).all()

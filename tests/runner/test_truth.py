@@ -16,7 +16,7 @@ from seesaw.actors.pictogram.codes import AXES, SHAPE, read_prompt
 from seesaw.actors.pictogram.world import WORLDS
 from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.prompts import counterfactual_prompts, initial_prompt
-from seesaw.experiments.sensitivity import intersectional_sensitivity, pool, uniform, w_bar
+from seesaw.experiments.sensitivity import intersectional_sensitivity, mixture, uniform, w_bar
 
 SUBJECTS = ("computer programmer", "librarian", "nurse", "engineer", "musician", "farmer")
 IMAGES, DRAWS = 48, 2000
@@ -43,7 +43,7 @@ def null_matrices(world, subject: str, rng) -> np.ndarray:
     rows = []
     for axis in DATASET.axes:
         each = [shares(prompt) for prompt in counterfactual_prompts(DATASET, subject, axis)]
-        after = [w(pool(np.stack([one[a] for one in each], 1))) for a in range(len(SHAPE))]
+        after = [w(mixture(np.stack([one[a] for one in each], 1))) for a in range(len(SHAPE))]
         rows.append(np.stack([intersectional_sensitivity(i, j) for i, j in zip(initial, after, strict=True)], 1))
     return np.stack(rows, 1)
 
