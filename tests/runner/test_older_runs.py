@@ -1,15 +1,19 @@
-"""A store and a run directory that version 0.1.0 wrote, before the rooms had their present names, are read and resumed.
+"""A store and a run directory that version 0.1.0 wrote, before `import seesaw`, are read and resumed.
 
 `older_run.zip` holds a config, a user's own engine beside it, the store, and the run directory after `sweep`, `mitigate`
 and `study validation`. It was written in /tmp/before, which is the one thing that the test changes.
 """
 
+import io
 import json
 import zipfile
 from pathlib import Path
 
 import pandas as pd
 import pytest
+
+#: standard errors of 0.1.0's studies came from another approximation than those of its sweeps
+ERRORS = ["error", "sure"]
 
 
 @pytest.fixture
@@ -52,8 +56,11 @@ def test_tables_made_again_from_an_older_store_say_what_they_said(seesaw, older)
     for command in (("sweep",), ("mitigate",), ("study", "validation")):
         assert ended(seesaw(*command, "before.yaml", "--json"))["images_made"] == 0
     pd.testing.assert_frame_equal(pd.read_parquet(run / "answers.parquet"), answers)
-    for name in ("distributions.csv", "matrices.csv", "mitigation_matrices.csv", "withheld.csv"):
-        assert (run / name).read_bytes() == tables[name], name
-    for name in set(tables) - {"distributions.csv", "matrices.csv", "mitigation_matrices.csv", "withheld.csv"}:
+    exact = {"distributions.csv", "matrices.csv", "mitigation_matrices.csv", "withheld.csv"}
+    for name, before in tables.items():
         path = run / name if (run / name).exists() else run / "tables" / name
-        assert path.read_bytes() == tables[name], name
+        if name in exact:
+            assert path.read_bytes() == before, name
+        else:  # what 0.1.0 computed by matrix products has other last bits on other processors
+            now, then = (pd.read_csv(file).drop(columns=ERRORS, errors="ignore") for file in (path, io.BytesIO(before)))
+            pd.testing.assert_frame_equal(now, then, rtol=1e-9)
