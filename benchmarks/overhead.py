@@ -43,7 +43,6 @@ def measure(batches: int) -> dict[str, Any]:
     `tenths` are the CPU ms a batch to make, ask and commit in each tenth of the sweep.
     """
     from seesaw.experiments.sweep import sweep
-    from seesaw.results.report.report import write_report
     from seesaw.results.store.store import Store
     from seesaw.runner.cluster.connect import connected
     from seesaw.runner.cluster.preflight import preflight
@@ -52,6 +51,7 @@ def measure(batches: int) -> dict[str, Any]:
     from seesaw.runner.fleet.fleet import Fleet
     from seesaw.runner.jobs.sweep import SweepJob
     from seesaw.runner.lab import FleetLab
+    from seesaw.runner.report import write_report
     from seesaw.runner.rundir import RunDirectory
 
     with tempfile.TemporaryDirectory() as folder:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seesaw.results.errors import ConfigError
+from seesaw.results.tables.mitigation import weighted_sum
 
 __all__ = [
     "METRICS",
@@ -118,7 +119,7 @@ def intersectional_sensitivity(w_init: ArrayLike, w_after: ArrayLike) -> Floats:
 
 def tau(w: ArrayLike, priority: ArrayLike) -> Floats:
     """InterMit's overall bias <w, priority> of the n chosen axes: w (..., n), priority (n,) -> (...)."""
-    return np.asarray((np.asarray(w, np.float64) * np.asarray(priority, np.float64)).sum(-1), np.float64)
+    return weighted_sum(w, priority)
 
 
 def gamma(s: ArrayLike, priority: ArrayLike) -> Floats:
@@ -126,7 +127,7 @@ def gamma(s: ArrayLike, priority: ArrayLike) -> Floats:
 
     S' (..., n) holds the rows of S that were not mitigated yet, over the n chosen axes; priority (n,) -> (...).
     """
-    return tau(s, priority)
+    return weighted_sum(s, priority)
 
 
 def correlation(x: Floats, y: Floats) -> float:

@@ -1,19 +1,15 @@
-"""What an analysis has to say beside its tables: what is undefined and why, and whom the person check dropped."""
+"""The summary of an analysis beside its tables: what is undefined and why, and which images count nowhere."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from seesaw.experiments.drop_rates import uneven
 from seesaw.experiments.tally import Tally
-from seesaw.results.words import prompt_label
+from seesaw.experiments.undefined import CellCount, why_undefined
 
 __all__ = ["Drop", "Summary", "Undefined", "UnevenDrops", "summarise"]
-
-_ALARM = 0.01  #: drop rates differ if chance does this less often than that, after Holm's correction
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,7 @@ class Summary:
     uneven_drops: tuple[UnevenDrops, ...]
 
     def lines(self) -> list[str]:
-        """The summary in words, a line each: what was counted, then `warnings`."""
+        """The summary as lines of text: what was counted, then `warnings`."""
         dropped = f"; {self.dropped:,} of them show no person and count nowhere" if self.dropped else ""
         return [
             f"{self.rows:,} answers of {self.images:,} images{dropped}",
@@ -125,63 +121,54 @@ def summarise(counted: Tally, rows: int) -> Summary:
 
 
 def _undefined(counted: Tally) -> Iterator[Undefined]:
-    valid = counted.asked - counted.dropped
+    """Undefined entries; one for a whole row if all its entries have the same reason."""
+    targets = [target.name for target in counted.targets] or ["*"]  # a table in which nobody is seen has no axes
     for group, (model, subject) in enumerate(counted.groups):
         for source in counted.sources:
-            cells = [0, *range(*counted.spans[source.name].indices(len(counted.cells)))]
-            empty = [cell for cell in cells if not valid[group, cell]]
-            if empty:
-                reason = "; ".join(_why(counted, group, cell) for cell in empty)
-                yield Undefined(model, subject, source.name, "*", reason)
+            cells = [0, *_span(counted, source.name)]
+            reasons = {
+                target: why_undefined(target, (_cell(counted, group, cell, target) for cell in cells))
+                for target in targets
+            }
+            if not any(reasons.values()):
                 continue
-            for target in counted.targets:
-                silent = [cell for cell in cells if not counted.counts[target.name][group, cell].any()]
-                if silent:
-                    names = ", ".join(prompt_label(*counted.cells[cell]) for cell in silent)
-                    reason = f"no image answers {target.name}: {names}"
-                    yield Undefined(model, subject, source.name, target.name, reason)
+            if len(set(reasons.values())) == 1:
+                yield Undefined(model, subject, source.name, "*", next(iter(reasons.values())))
+                continue
+            for target, reason in reasons.items():
+                if reason:
+                    yield Undefined(model, subject, source.name, target, reason)
 
 
-def _why(counted: Tally, group: int, cell: int) -> str:
-    asked = counted.asked[group, cell]
-    lack = f"none of its {asked} images counts (no person, or withheld)" if asked else "no images"
-    return f"{prompt_label(*counted.cells[cell])}: {lack}"
+def _span(counted: Tally, source: str) -> range:
+    """The positions of the counterfactuals of an axis among all cells."""
+    return range(*counted.spans[source].indices(len(counted.cells)))
+
+
+def _cell(counted: Tally, group: int, cell: int, target: str) -> CellCount:
+    return CellCount(
+        *counted.cells[cell],
+        asked=int(counted.asked[group, cell]),
+        dropped=int(counted.dropped[group, cell]),
+        answered=int(counted.counts[target][group, cell].sum()) if target in counted.counts else 0,
+    )
 
 
 def _uneven(counted: Tally, drops: Mapping[tuple[int, int], Drop]) -> tuple[UnevenDrops, ...]:
-    """Axes whose counterfactuals differ in how many images they lose, tested for every group and source axis.
-
-    Fisher's exact test for two counterfactuals, chi-square for more; Holm's correction over all of them.
-    """
-    found: list[UnevenDrops] = []
-    for group in range(len(counted.groups)):
-        for source in counted.sources:
-            span = range(*counted.spans[source.name].indices(len(counted.cells)))
-            cells = [drops[group, cell] for cell in span if (group, cell) in drops]
-            if len(cells) < 2:
-                continue
-            fewest, most = min(cells, key=lambda d: d.share), max(cells, key=lambda d: d.share)
-            found.append(UnevenDrops(most.model, most.subject, source.name, _p_value(cells), fewest, most))
-    corrected = _holm(np.array([test.p for test in found]))
-    return tuple(replace(test, p=float(p)) for test, p in zip(found, corrected, strict=True) if p < _ALARM)
-
-
-def _p_value(cells: list[Drop]) -> float:
-    """How often chance alone makes drop rates differ as much as those of `cells`."""
-    import scipy.stats  # a run of which nothing is left to do gets by without
-
-    table = np.array([[cell.dropped, cell.asked - cell.dropped] for cell in cells])
-    if not table.sum(0).all():  # all dropped or none: nothing differs
-        return 1.0
-    if len(cells) == 2:
-        return float(scipy.stats.fisher_exact(table).pvalue)
-    return float(scipy.stats.chi2_contingency(table).pvalue)
-
-
-def _holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Holm's step-down correction of p values (t,), in their order."""
-    order = np.argsort(p, kind="stable")
-    stepped = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1)
-    corrected = np.empty(len(p))
-    corrected[order] = stepped
-    return corrected
+    """Axes of one model and subject whose counterfactuals lose images at different rates."""
+    groups = {
+        (group, source.name): [drops[group, cell] for cell in _span(counted, source.name) if (group, cell) in drops]
+        for group in range(len(counted.groups))
+        for source in counted.sources
+    }
+    found = uneven({key: [(drop.asked, drop.dropped) for drop in cells] for key, cells in groups.items()})
+    return tuple(
+        UnevenDrops(
+            *counted.groups[group],
+            source,
+            p,
+            fewest=min(groups[group, source], key=lambda drop: drop.share),
+            most=max(groups[group, source], key=lambda drop: drop.share),
+        )
+        for (group, source), p in found.items()
+    )

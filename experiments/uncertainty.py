@@ -17,7 +17,17 @@ from seesaw.experiments.estimation import Estimate, PromptCounts
 from seesaw.experiments.sensitivity import mixture
 from seesaw.experiments.settings import AnalysisSettings
 
-__all__ = ["DRAWS", "LEVEL", "Interval", "Z", "bias_errors", "sensitivity_errors", "sensitivity_intervals", "tau_error"]
+__all__ = [
+    "DRAWS",
+    "LEVEL",
+    "Interval",
+    "Z",
+    "bias_errors",
+    "is_significant",
+    "sensitivity_errors",
+    "sensitivity_intervals",
+    "tau_error",
+]
 
 Floats = NDArray[np.float64]
 
@@ -34,6 +44,11 @@ class Interval:
     se: float
     low: float
     high: float
+
+
+def is_significant(low: float, high: float) -> bool:
+    """Whether an interval leaves out 0: the one verdict on a value that everything shown and told goes by."""
+    return low > 0 or high < 0
 
 
 def bias_errors(counts: PromptCounts, settings: AnalysisSettings) -> Floats:

@@ -227,8 +227,8 @@ def status(run: str, following: bool, as_json: bool) -> None:
 @_answerable
 def report(run: str) -> None:
     """Write the HTML report of a run again, and say where it is."""
-    from seesaw.results.report.report import write_report
     from seesaw.results.tables.run_reader import read_run_json
+    from seesaw.runner.report import write_report
 
     record = read_run_json(Path(run))
     say(str(write_report(Path(run), record["fingerprint"].get("store", ""))))

@@ -95,7 +95,7 @@ def _write(job: Job, directory: RunDirectory, events: Events) -> bool:
 
 def _ended(job: Job, directory: RunDirectory, events: Events, state: str, began: str, begun: bool = True) -> int:
     """Write the report of a run that has figures, record how it ended, and tell; the exit code of a run that did."""
-    from seesaw.results.report.report import write_report
+    from seesaw.runner.report import write_report
 
     counts = events.counts
     seconds = time.monotonic() - events.began

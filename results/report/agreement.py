@@ -1,4 +1,4 @@
-"""Measured IS beside exact IS, for models whose truth is known: figures of agreement, and a scatter plot."""
+"""Measured IS beside exact IS, for models whose truth is known: a scatter plot with its figures."""
 
 from __future__ import annotations
 
@@ -7,40 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-import numpy as np
 from markupsafe import Markup
 
-from seesaw.results.report.findings import Finding
+from seesaw.results.report.findings import Agreement, Finding, Findings
 from seesaw.results.report.heatmap import open_svg, signed
 
-__all__ = ["Agreement", "Beside", "agreement", "beside", "compared"]
+__all__ = ["ExactPlot", "exact_plots"]
 
 _LEFT, _TOP, _SIDE = 50, 8, 280  # of the plot, in px
 _OWN, _CROSS = "#d9772b", "#4c8fc9"  # told apart by their shape too; both are seen on white and on black
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """How measured IS agrees with exact IS over some entries; `slope` is that of measured on exact (least squares).
-
-    `correlation` (Pearson) and `slope` are NaN where the entries do not vary.
-    """
-
-    entries: int
-    correlation: float
-    slope: float
-    difference: float  #: mean absolute
-    covered: int  #: entries whose 95 % interval holds the exact value
-
-    @property
-    def words(self) -> str:
-        """The figures as a sentence, for those who do not see the picture."""
-        line = "" if math.isnan(self.correlation) else f"correlation {self.correlation:.2f}, slope {self.slope:.2f}, "
-        return f"{self.entries:,} entries: {line}mean absolute difference {self.difference:.3f}"
-
-
-@dataclass(frozen=True)
-class Beside:
+class ExactPlot:
     """The measured IS of a model beside the exact IS of its `world`, over all subjects."""
 
     model: str
@@ -50,42 +29,29 @@ class Beside:
     scatter: Markup
 
 
-def beside(cells: Sequence[Finding], truths: Mapping[str, str]) -> list[Beside]:
-    """The models of which an exact value is known, their plots of one span; `truths` are their worlds, by name."""
-    known = compared(cells)
+def exact_plots(findings: Findings, truths: Mapping[str, str]) -> list[ExactPlot]:
+    """A plot of every model of which exact values are known, all of one span; `truths` are their worlds, by name."""
+    known = [c for c in findings.entries if not math.isnan(c.value) and not math.isnan(c.exact)]
     values = [value for c in known for value in (c.value, c.exact)]
     span = math.floor(10 * min(values, default=0) - 0.3) / 10, math.ceil(10 * max(values, default=0) + 0.3) / 10
-    found = []
-    for model in dict.fromkeys(c.model for c in known):
+    plots = []
+    for model, (every, cross) in findings.agreement.items():
         mine = [c for c in known if c.model == model]
-        cross, every = [c for c in mine if c.source != c.target], agreement(mine)
-        label = f"Measured IS against exact IS of {model}; {every.words}"
-        picture = Markup(_scatter(mine, span, label))
-        found.append(Beside(model, truths.get(model, ""), every, agreement(cross) if cross else None, picture))
-    return found
+        picture = _scatter(mine, span, f"Measured IS against exact IS of {model}; {_words(every)}")
+        plots.append(ExactPlot(model, truths.get(model, ""), every, cross, Markup(picture)))
+    return plots
 
 
-def compared(cells: Sequence[Finding]) -> list[Finding]:
-    """Those of `cells` that have both a measured and an exact value."""
-    return [c for c in cells if not math.isnan(c.value) and not math.isnan(c.exact)]
-
-
-def agreement(cells: Sequence[Finding]) -> Agreement:
-    """The figures over `cells`, one at least, all of them `compared`."""
-    exact, measured = np.array([c.exact for c in cells]), np.array([c.value for c in cells])
-    x, y = exact - exact.mean(), measured - measured.mean()
-    varies, both = np.ptp(exact) > 1e-12, np.ptp(exact) > 1e-12 and np.ptp(measured) > 1e-12
-    return Agreement(
-        entries=len(cells),
-        correlation=float((x * y).sum() / math.sqrt((x**2).sum() * (y**2).sum())) if both else math.nan,
-        slope=float((x * y).sum() / (x**2).sum()) if varies else math.nan,
-        difference=float(np.abs(measured - exact).mean()),
-        covered=sum(c.low <= c.exact <= c.high for c in cells),
-    )
+def _words(agreement: Agreement) -> str:
+    """The figures as a sentence, for those who do not see the picture."""
+    line = ""
+    if not math.isnan(agreement.correlation):
+        line = f"correlation {agreement.correlation:.2f}, slope {agreement.slope:.2f}, "
+    return f"{agreement.entries:,} entries: {line}mean absolute difference {agreement.difference:.3f}"
 
 
 def _scatter(cells: Sequence[Finding], span: tuple[float, float], label: str) -> str:
-    """Measured IS (upwards) against exact IS of `cells`, all of them `compared`, as an `<svg>` element.
+    """Measured IS (upwards) against exact IS of `cells`, each with both values, as an `<svg>` element.
 
     Both axes reach over `span`. A circle is one axis on another, a square an axis on itself; both have a tooltip. On
     the dashed diagonal measured is exact. `label` says what the picture shows to those who do not see it.
@@ -98,7 +64,7 @@ def _scatter(cells: Sequence[Finding], span: tuple[float, float], label: str) ->
 
     parts = [open_svg((_LEFT + _SIDE + 12, _TOP + _SIDE + 42), label), _grid(low, high, scale)]
     for fill, own in ((_CROSS, False), (_OWN, True)):
-        dots = "".join(_dot(c, at(c.exact, c.value)) for c in cells if (c.source == c.target) == own)
+        dots = "".join(_dot(c, at(c.exact, c.value)) for c in cells if c.own == own)
         parts.append(f'<g fill="{fill}" fill-opacity="0.6">{dots}</g>')
     return "".join([*parts, "</g></svg>"])
 
@@ -107,7 +73,7 @@ def _dot(c: Finding, at: tuple[float, float]) -> str:
     x, y = at
     words = f"{c.subject}: {c.source} on {c.target}, exact {signed(c.exact)}, measured {signed(c.value)}"
     tooltip = f"<title>{escape(words)}</title>"
-    if c.source == c.target:
+    if c.own:
         return f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6">{tooltip}</rect>'
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5">{tooltip}</circle>'
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from seesaw.results.report.findings import Finding
-from seesaw.results.words import prompt_label
 
-__all__ = ["AxisBars", "Bar", "Distributions", "axis_bars", "bar_of", "reasons", "undefined"]
+__all__ = ["AxisBars", "Bar", "Distributions", "axis_bars", "bar_of", "reasons"]
 
 _WIDTH = 250  # px of a bar on a wide screen, which decides whether words fit into a segment
 
@@ -104,38 +104,17 @@ def _axis(axis: str, known: Distributions, cells: Sequence[Finding], target: Map
     if target:
         bars.insert(0, bar_of("target", {name: target[name] for name in initial if name in target}, 0.0))
     for cell in cells:
-        trend = (cell.low > 0) - (cell.high < 0)
+        trend = int(np.sign(cell.value)) if cell.significant else 0
         bars.append(bar_of(f"after {cell.source}", known.shares((cell.source, "*"), axis), cell.w_after, trend))
     return AxisBars(axis, tuple(initial), cells[0].w_init, tuple(bars))
 
 
-def undefined(cells: Sequence[Finding], known: Distributions, images: Mapping[Cell, tuple[int, int]]) -> list[str]:
-    """Why each of one pair's `cells` is NaN, "" where it is not; `images` are (asked, dropped) by cell."""
-    return [_lacks(cell, known, images) if math.isnan(cell.value) else "" for cell in cells]
-
-
-def _lacks(cell: Finding, known: Distributions, images: Mapping[Cell, tuple[int, int]]) -> str:
-    silent = [c for c in known.cells if c[0] in ("", cell.source) and c[1] != "*" and not known.n(c, cell.target)]
-    return "; ".join(_lack(c, cell.target, images) for c in silent) or "undefined"
-
-
-def _lack(cell: Cell, target: str, images: Mapping[Cell, tuple[int, int]]) -> str:
-    asked, dropped = images.get(cell, (0, 0))
-    if not asked:
-        lack = "no images"
-    elif dropped == asked:
-        lack = f"none of its {asked} images counts (no person, or withheld)"
-    else:
-        lack = f"no image answers {target}"
-    return f"{prompt_label(*cell)}: {lack}"
-
-
-def reasons(cells: Sequence[Finding], why: Sequence[str]) -> tuple[str, ...]:
-    """The reasons of `undefined` as sentences, one for all the targets that share it."""
+def reasons(cells: Sequence[Finding]) -> tuple[str, ...]:
+    """Why entries of one pair are undefined, in sentences: one for all the targets that share a reason."""
     targets: dict[tuple[str, str], list[str]] = {}
-    for cell, reason in zip(cells, why, strict=True):
-        if reason:
-            targets.setdefault((cell.source, reason), []).append(cell.target)
+    for cell in cells:
+        if cell.undefined:
+            targets.setdefault((cell.source, cell.undefined), []).append(cell.target)
     every = len({cell.target for cell in cells})
     return tuple(
         f"{source} on {'every axis' if len(names) == every else ', '.join(names)}: {reason}"

@@ -16,32 +16,32 @@ from markupsafe import Markup
 from seesaw.results.atomic_write import atomic_write
 from seesaw.results.errors import RunDirectoryError
 from seesaw.results.printable import printable
-from seesaw.results.report.findings import findings
+from seesaw.results.report.findings import Findings
 from seesaw.results.report.heatmap import colour_bar, signed
 from seesaw.results.report.mitigation_section import mitigated
 from seesaw.results.report.pictures import Album
-from seesaw.results.report.sweep_section import measured
-from seesaw.results.tables.run_reader import MitigationTables, Run, read_run
+from seesaw.results.report.sweep_section import sweep_section
+from seesaw.results.tables.run_reader import MitigationTables, Run
 from seesaw.results.words import prompt_label
 
-__all__ = ["environment", "write_report"]
+__all__ = ["draw_report", "environment"]
 
 _PAGE = "report.html.j2"
 _LISTED = 100  # failures, drop rates and the like that are listed; all are in the tables
 
 
-def write_report(run: Path, store: str) -> Path:
-    """Write `report/index.html` of the run directory `run`, with examples from `store`; returns its path.
+def draw_report(run: Run, findings: Findings | None, store: str) -> Path:
+    """Write `report/index.html` of a run, with example images from `store`; returns its path.
 
-    It tells of the sweep, the mitigation or both that the directory holds. The same files make the same
-    bytes. An image that the store lacks leaves a note in its place.
+    It shows the sweep, the mitigations or both that the run holds; `findings` are what is decided about its sweep. The
+    same files give the same bytes. An image that the store lacks leaves a note in its place.
 
     Raises:
-        RunDirectoryError: `run` is no run directory, has not been measured, or a file of it cannot be read or written.
+        RunDirectoryError: an answer or image cannot be read, or the report cannot be written.
     """
-    made = environment()
-    page = made.get_template(_PAGE).render(_context(read_run(run), store), policy=_policy(made))
-    path = run / "report" / "index.html"
+    templates = environment()
+    page = templates.get_template(_PAGE).render(_context(run, findings, store), policy=_policy(templates))
+    path = run.path / "report" / "index.html"
     try:
         path.parent.mkdir(exist_ok=True)
         with atomic_write(path) as file:
@@ -90,31 +90,31 @@ def _clock(time: str) -> str:
     return f"{str(time)[:16].replace('T', ' ')} UTC"
 
 
-def _context(record: Run, store: str) -> dict[str, Any]:
-    sweep, mitigation = record.sweep, record.mitigation
-    cells = findings(sweep.matrix) if sweep else []
-    limit = _limit([*((c.source, c.target, c.value) for c in cells), *_entries(mitigation)])
-    fingerprint = record.run["fingerprint"]
+def _context(run: Run, findings: Findings | None, store: str) -> dict[str, Any]:
+    sweep, mitigation = run.sweep, run.mitigation
+    entries = findings.entries if findings else ()
+    limit = _limit([*((c.source, c.target, c.value) for c in entries), *_entries(mitigation)])
+    fingerprint = run.run["fingerprint"]
 
     def album() -> Album:  # one for each, so that neither leaves the other without images
-        return Album(store, record.models, fingerprint["seed"])
+        return Album(store, run.models, fingerprint["seed"])
 
-    of_sweep = measured(sweep, cells, fingerprint, album(), limit) if sweep else {"lost": []}
+    of_sweep = sweep_section(sweep, findings, fingerprint, album(), limit) if sweep and findings else {"lost": []}
     settings = {name: _settings(part.about) for name, part in (("sweep", sweep), ("mitigate", mitigation)) if part}
     of_mitigation = mitigated(mitigation, album(), limit) if mitigation else None
     return of_sweep | {
-        "name": str(record.config.get("name", record.path.name)),
-        "config": record.config,
-        "run": record.run,
+        "name": str(run.config.get("name", run.path.name)),
+        "config": run.config,
+        "run": run.run,
         "sweep": sweep is not None,
         "mitigation": of_mitigation,
-        "others_too": record.run.get("command") not in (None, *(settings if len(settings) == 1 else ())),
+        "others_too": run.run.get("command") not in (None, *(settings if len(settings) == 1 else ())),
         "every_settings": settings,
         "settings": next(iter(settings.values())),
         "all_models": _names(of_sweep.get("models", []), of_mitigation.models if of_mitigation else []),
         "all_subjects": _names(of_sweep.get("subjects", []), of_mitigation.subjects if of_mitigation else []),
         "all_axes": _names(of_sweep.get("axes", []), mitigation.cases[0].axes if mitigation else []),
-        "failures": record.failures.to_dict("records"),
+        "failures": run.failures.to_dict("records"),
         "listed": _LISTED,
         "colour_bar": Markup(colour_bar(limit)),
     }

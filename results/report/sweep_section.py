@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
 
-from seesaw.results.report.agreement import Agreement, agreement, beside, compared
-from seesaw.results.report.bars import AxisBars, Distributions, axis_bars, reasons, undefined
-from seesaw.results.report.findings import Finding, MeanMatrix, drops, mean_matrix, recurrent, shares, telling
+from seesaw.results.report.agreement import exact_plots
+from seesaw.results.report.bars import AxisBars, Distributions, axis_bars, reasons
+from seesaw.results.report.findings import Agreement, Finding, Findings, MeanMatrix
 from seesaw.results.report.heatmap import colour, heatmap, ink, signed
 from seesaw.results.report.pictures import Album
 from seesaw.results.report.strips import Strip, strips
 from seesaw.results.tables.run_reader import SweepTables, read_examples
 
-__all__ = ["measured"]
+__all__ = ["sweep_section"]
 
 _STRONGEST = 6  # findings of each sign that head the report
 _DETAILED = 150  # pairs with distributions and example images, at most; all have their matrix
@@ -54,34 +53,31 @@ class Pair:
 
 @dataclass(frozen=True)
 class Mean:
-    """The matrix of a model, averaged over its subjects; `partial` if an entry is undefined for any of them."""
+    """The mean matrix of a model, drawn."""
 
-    model: str
-    subjects: int
+    matrix: MeanMatrix
     heatmap: Markup
-    partial: bool
 
 
-def measured(
-    record: SweepTables, cells: list[Finding], wanted: Mapping[str, Any], album: Album, limit: float
+def sweep_section(
+    sweep: SweepTables, findings: Findings, wanted: Mapping[str, Any], album: Album, limit: float
 ) -> dict[str, Any]:
-    """The context of sweep.html.j2; `cells` are the findings of `record`, `wanted` the fingerprint of the run.
+    """The context of sweep.html.j2; `findings` are about `sweep`, `wanted` is the fingerprint of the run.
 
     Colours of matrices are full at +-`limit`.
     """
-    pairs, cut = _pictured(record, album, _pairs(record, cells, limit))
-    strongest = sorted((c for c in cells if c.sure and c.source != c.target), key=lambda c: c.value)
+    pairs, cut = _pictured(sweep, album, _pairs(sweep, findings, limit))
+    strongest = sorted((c for c in findings.entries if c.significant and not c.own), key=lambda c: c.value)
     by_name = {(pair.model, pair.subject): pair for pair in pairs}
-    dropped = drops(record.cells)
     return {
-        "counts": _counts(record),
+        "counts": _counts(sweep),
         "negative": [c for c in strongest if c.value < 0][:_STRONGEST],
         "positive": [c for c in reversed(strongest) if c.value > 0][:_STRONGEST],
-        "shares": shares(cells),
-        "recurrent": recurrent(cells),
-        "beside": beside(cells, record.truths),
-        "worlds": record.truths,
-        "means": _means(record, limit),
+        "shares": findings.shares,
+        "recurrent": findings.recurrent,
+        "exact": exact_plots(findings, sweep.truths),
+        "worlds": sweep.truths,
+        "means": [_mean(mean, limit) for mean in findings.means],
         "pairs": pairs,
         "models": list(dict.fromkeys(pair.model for pair in pairs)),
         "subjects": list(dict.fromkeys(pair.subject for pair in pairs)),
@@ -92,37 +88,43 @@ def measured(
         "lost": [
             both for both in itertools.product(wanted["models"], wanted.get("subjects", [])) if both not in by_name
         ],
-        "drops": dropped,
-        "uneven": sorted({(drop.model, drop.source) for drop in dropped if drop.uneven}),
+        "left_out": findings.left_out,
+        "uneven": sorted({(each.model, each.source) for each in findings.left_out if each.uneven}),
     }
 
 
-def _counts(record: SweepTables) -> dict[str, int]:
+def _counts(sweep: SweepTables) -> dict[str, int]:
     return {
-        "images": int(record.cells["asked"].sum()),
-        "dropped": int(record.cells["dropped"].sum()),
-        "flagged": int(record.withheld["flagged"].sum()),
-        "blank": int(record.withheld["blank"].sum()),
-        "answers": record.answers,
-        "cells": len(record.cells),
-    } | {name: record.matrix[column].nunique() for name, column in (("models", "model"), ("subjects", "subject"))}
+        "images": int(sweep.cells["asked"].sum()),
+        "dropped": int(sweep.cells["dropped"].sum()),
+        "flagged": int(sweep.withheld["flagged"].sum()),
+        "blank": int(sweep.withheld["blank"].sum()),
+        "answers": sweep.answers,
+        "cells": len(sweep.cells),
+    } | {name: sweep.matrix[column].nunique() for name, column in (("models", "model"), ("subjects", "subject"))}
 
 
-def _pairs(record: SweepTables, cells: Sequence[Finding], limit: float) -> list[Pair]:
+def _pairs(sweep: SweepTables, findings: Findings, limit: float) -> list[Pair]:
     """Every pair of the matrices, in their order, without its pictures; the most telling are detailed."""
-    rows = dict(iter(record.distributions.groupby(["model", "subject"], sort=False)))
-    images: dict[tuple[str, str], dict[tuple[str, str], tuple[int, int]]] = {}
-    for model, subject, source, value, asked, dropped in record.cells.itertuples(index=False):
-        images.setdefault((model, subject), {})[source, value] = asked, dropped
+    rows = dict(iter(sweep.distributions.groupby(["model", "subject"], sort=False)))
     by_pair: dict[tuple[str, str], list[Finding]] = {}
-    for cell in cells:
-        by_pair.setdefault((cell.model, cell.subject), []).append(cell)
-    targets = record.about.get("targets", {})
-    ranked = sorted(_rank(telling(mine), number) for number, mine in enumerate(by_pair.values()))
+    for entry in findings.entries:
+        by_pair.setdefault((entry.model, entry.subject), []).append(entry)
+    targets = sweep.about.get("targets", {})
+    ranked = sorted(_rank(findings.telling[pair], number) for number, pair in enumerate(by_pair))
     detailed = {number for *_, number in ranked[:_DETAILED]}
     return [
-        _pair(number, mine, Distributions(rows[key]), images.get(key, {}), targets, limit, number in detailed)
-        for number, (key, mine) in enumerate(by_pair.items())
+        _pair(
+            number,
+            entries,
+            Distributions(rows[pair]),
+            findings.telling[pair],
+            findings.agreement_of.get(pair),
+            targets,
+            limit,
+            number in detailed,
+        )
+        for number, (pair, entries) in enumerate(by_pair.items())
     ]
 
 
@@ -130,23 +132,23 @@ def _pair(
     number: int,
     cells: list[Finding],
     known: Distributions,
-    images: Mapping[tuple[str, str], tuple[int, int]],
+    first: Finding | None,
+    agreement: Agreement | None,
     targets: Mapping[str, Mapping[str, float]],
     limit: float,
     detailed: bool,
 ) -> Pair:
-    model, subject, first = cells[0].model, cells[0].subject, telling(cells)
-    why = undefined(cells, known, images)
+    model, subject = cells[0].model, cells[0].subject
     rows, columns = list(dict.fromkeys(c.source for c in cells)), list(dict.fromkeys(c.target for c in cells))
-    shape, known_exactly = (len(rows), len(columns)), compared(cells)
-    titles = np.array([_tooltip(c, reason) for c, reason in zip(cells, why, strict=True)], np.object_).reshape(shape)
+    shape = len(rows), len(columns)
+    titles = np.array([_tooltip(c) for c in cells], np.object_).reshape(shape)
     label = f"IS matrix of {subject} on {model}" + (f"; lowest: {_tooltip(first)}" if first else "; nothing is defined")
     bars = axis_bars(known, cells, targets)
     picture = heatmap(
         rows,
         columns,
         np.array([c.value for c in cells]).reshape(shape),
-        np.array([c.sure for c in cells]).reshape(shape),
+        np.array([c.significant for c in cells]).reshape(shape),
         limit=limit,
         label=label,
         titles=titles.tolist(),
@@ -160,10 +162,10 @@ def _pair(
         telling=first,
         style=_style(first.value, limit) if first else "",
         axes=bars if detailed else tuple(replace(axis, bars=()) for axis in bars),
-        undefined=reasons(cells, why),
+        undefined=reasons(cells),
         known=known if detailed else None,
-        exact=_exact(rows, columns, cells, limit) if known_exactly else None,
-        agreement=agreement(known_exactly) if known_exactly else None,
+        exact=_exact(rows, columns, cells, limit) if agreement else None,
+        agreement=agreement,
     )
 
 
@@ -176,9 +178,9 @@ def _exact(rows: list[str], columns: list[str], cells: Sequence[Finding], limit:
     return Markup(heatmap(rows, columns, values, np.isfinite(values), limit=limit, label=label, titles=titles))
 
 
-def _tooltip(c: Finding, undefined: str = "") -> str:
-    if undefined:
-        return f"{c.source} on {c.target}: {undefined}"
+def _tooltip(c: Finding) -> str:
+    if c.undefined:
+        return f"{c.source} on {c.target}: {c.undefined}"
     return (
         f"{c.source} on {c.target}: IS {signed(c.value)}, 95% interval {signed(c.low)} to {signed(c.high)}; "
         f"w {c.w_init:.2f} at first, {c.w_after:.2f} after; {c.n_init} and {c.n_after} images"
@@ -192,14 +194,14 @@ def _style(value: float, limit: float) -> str:
 
 def _rank(first: Finding | None, number: int) -> tuple[bool, float, int]:
     """The most telling pairs first: those with the lowest entry that is significant, then the others."""
-    return (True, 0.0, number) if first is None else (not first.sure, first.value, number)
+    return (True, 0.0, number) if first is None else (not first.significant, first.value, number)
 
 
-def _pictured(record: SweepTables, album: Album, pairs: list[Pair]) -> tuple[list[Pair], bool]:
+def _pictured(sweep: SweepTables, album: Album, pairs: list[Pair]) -> tuple[list[Pair], bool]:
     """Detailed pairs with their images, the most telling first while the page stays small; whether any was cut."""
     ranked = sorted(pairs, key=lambda pair: pair.rank)
     shown = [(pair, pair.telling, pair.known) for pair in ranked if pair.telling and pair.known]
-    examples = read_examples(record.run, {(pair.model, pair.subject): first.source for pair, first, _ in shown})
+    examples = read_examples(sweep.run, {(pair.model, pair.subject): first.source for pair, first, _ in shown})
     made: dict[int, tuple[Strip, ...]] = {}
     cut = len(pairs) > _DETAILED
     for pair, first, known in shown:
@@ -213,25 +215,20 @@ def _pictured(record: SweepTables, album: Album, pairs: list[Pair]) -> tuple[lis
     return [replace(pair, strips=made.get(pair.number, ())) for pair in pairs], cut
 
 
-def _means(record: SweepTables, limit: float) -> list[Mean]:
-    rows, columns = (list(dict.fromkeys(record.matrix[name])) for name in ("source_axis", "target_axis"))
-    means = []
-    for model, cells in record.matrix.groupby("model", sort=False):
-        mean, subjects = mean_matrix(cells, rows, columns), cells["subject"].nunique()
-        titles = [
-            [_mean_tooltip(mean, (i, j), f"{x} on {y}") for j, y in enumerate(columns)] for i, x in enumerate(rows)
-        ]
-        sure: NDArray[np.bool_] = (mean.low > 0) | (mean.high < 0)
-        label = f"Mean IS matrix of {model} over {subjects} subjects"
-        picture = heatmap(rows, columns, mean.mean, sure, limit=limit, label=label, titles=titles)
-        means.append(Mean(str(model), subjects, Markup(picture), bool((mean.subjects < subjects).any())))
-    return means
+def _mean(mean: MeanMatrix, limit: float) -> Mean:
+    titles = [
+        [_mean_tooltip(mean, (i, j), f"{x} on {y}") for j, y in enumerate(mean.columns)]
+        for i, x in enumerate(mean.rows)
+    ]
+    label = f"Mean IS matrix of {mean.model} over {mean.subjects} subjects"
+    picture = heatmap(mean.rows, mean.columns, mean.mean, mean.significant, limit=limit, label=label, titles=titles)
+    return Mean(mean, Markup(picture))
 
 
 def _mean_tooltip(mean: MeanMatrix, at: tuple[int, int], name: str) -> str:
-    if not mean.subjects[at]:
+    if not mean.count[at]:
         return f"{name}: undefined for every subject"
     return (
         f"{name}: mean IS {signed(mean.mean[at])}, 95% interval {signed(mean.low[at])} to {signed(mean.high[at])}; of "
-        f"{mean.subjects[at]} subjects {mean.negative[at]} significantly below 0, {mean.positive[at]} above"
+        f"{mean.count[at]} subjects {mean.negative[at]} significantly below 0, {mean.positive[at]} above"
     )

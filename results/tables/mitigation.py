@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
 
 from seesaw.results.errors import RunDirectoryError, nearest
 from seesaw.results.store.parquet import plain_table
@@ -29,6 +31,7 @@ __all__ = [
     "read_mitigation",
     "read_parquet",
     "typed",
+    "weighted_sum",
 ]
 
 Outcome = Literal["reached", "no_gain", "exhausted", "max_steps", "undefined"]
@@ -144,6 +147,11 @@ class Case:
             )
             if holds
         )
+
+
+def weighted_sum(values: ArrayLike, priority: ArrayLike) -> NDArray[np.float64]:
+    """<values, priority> of n axes: values (..., n), priority (n,) -> (...). tau is that of w, gamma that of IS."""
+    return np.asarray((np.asarray(values, np.float64) * np.asarray(priority, np.float64)).sum(-1), np.float64)
 
 
 def is_reached(tau: float, epsilon: float) -> bool:
@@ -292,7 +300,7 @@ def _contradictions(case: Case, first: Case) -> Iterator[str]:
     if (case.chosen, case.epsilon) != (first.chosen, first.epsilon):
         yield f"has other priorities, or another epsilon, than {first.strategy} under the same case"
     for number, step in enumerate(case.course):
-        tau = math.fsum(priority * step.w[axis] for axis, priority in case.chosen.items())
+        tau = float(weighted_sum([step.w[axis] for axis in case.chosen], list(case.chosen.values())))
         if abs(step.tau - tau) > CLOSE or (math.isnan(step.tau) and not math.isnan(tau)):
             yield f"step {number} has tau {step.tau:.6g}, but its w and priorities make {tau:.6g}"
     if case.outcome == "reached" and not case.reached:

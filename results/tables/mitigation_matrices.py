@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from seesaw.results.errors import RunDirectoryError
-from seesaw.results.tables.mitigation import CLOSE, Case, Key, read_parquet, typed
+from seesaw.results.tables.mitigation import CLOSE, Case, Key, read_parquet, typed, weighted_sum
 
 __all__ = ["MITIGATION_MATRICES", "Matrix", "matrices_of", "read_matrices"]
 
@@ -41,11 +40,9 @@ class Matrix:
 
     def gamma(self, priority: Mapping[str, float]) -> dict[str, float]:
         """Predicted gain of every candidate: its IS over the axes of `priority`, each weighed by it."""
-        at = {axis: i for i, axis in enumerate(self.axes)}
-        return {
-            candidate: math.fsum(weight * float(row[at[axis]]) for axis, weight in priority.items())
-            for candidate, row in zip(self.candidates, self.sensitivity, strict=True)
-        }
+        chosen = [self.axes.index(axis) for axis in priority]
+        gains = weighted_sum(self.sensitivity[:, chosen], list(priority.values()))
+        return dict(zip(self.candidates, gains.tolist(), strict=True))
 
 
 def read_matrices(path: Path, cases: Sequence[Case]) -> dict[Key, dict[int, Matrix]]:

@@ -115,7 +115,7 @@ def test_an_image_that_skips_an_axis_counts_for_the_others_alone(tmp_path: Path)
     table.to_csv(tmp_path / "a.csv", index=False)
     summary = analyze_file(tmp_path / "a.csv", tmp_path / "out", make_settings(DATASET))
     assert summary.unanswered == {"clothing": 3, "age": 48}
-    assert [(u.target_axis, u.reason) for u in summary.undefined] == [("age", "no image answers age: clothing=formal")]
+    assert [(u.target_axis, u.reason) for u in summary.undefined] == [("age", "clothing=formal: no image answers age")]
     rows = analyze(table, make_settings(DATASET)).matrices.set_index("target_axis")
     assert rows.loc["clothing", ["n_init", "n_after"]].tolist() == [47, 94]
     assert np.isnan(rows.loc["age", "is"])

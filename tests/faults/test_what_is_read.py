@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from seesaw.results.errors import ConfigError, InputError, SeesawError, StoreError
-from seesaw.results.report.report import write_report
 from seesaw.results.store.identity import image_seed
 from seesaw.results.store.shards import deserialise, serialise
 from seesaw.results.store.store import IMAGE_SHARD, Store, shard_folder
 from seesaw.results.tables.read_answers import read_answers
 from seesaw.results.tables.run_reader import read_run
 from seesaw.runner.cli import main
+from seesaw.runner.report import write_report
 from tests.faults.hostile import HEADER, SCRIPT, encoded, hostile_run
 
 ROOT = Path(__file__).resolve().parents[2]

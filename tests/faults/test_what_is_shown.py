@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from seesaw.results.printable import printable
 from seesaw.results.report.pictures import Album
-from seesaw.results.report.report import write_report
 from seesaw.runner.cli import main
+from seesaw.runner.report import write_report
 from tests.faults.hostile import (
     SCRIPT,
     axis_of,

@@ -18,7 +18,6 @@ import pytest
 from seesaw.results.errors import RunDirectoryError
 from seesaw.results.report.heatmap import signed
 from seesaw.results.report.pictures import Album
-from seesaw.results.report.report import write_report
 from seesaw.results.store.identity import image_key, image_seed
 from seesaw.results.store.store import Store
 from seesaw.results.tables.mitigation import cases_of
@@ -26,6 +25,7 @@ from seesaw.results.tables.mitigation_matrices import matrices_of
 from seesaw.results.tables.mitigation_tables import sheets
 from seesaw.results.tables.run_reader import read_run_json
 from seesaw.results.tables.write import about_of, write_table
+from seesaw.runner.report import write_report
 from tests.results.trial import HOSTILE, article_of, page_of, run_of
 
 Trial = tuple[Path, str]

@@ -19,8 +19,8 @@ from PIL import Image
 
 from seesaw.results.errors import RunDirectoryError
 from seesaw.results.report.heatmap import heatmap, signed
-from seesaw.results.report.report import write_report
 from seesaw.results.tables.write import write_table
+from seesaw.runner.report import write_report
 from tests.results.trial import HOSTILE, article_of, page_of, run_of
 
 

@@ -15,12 +15,11 @@ import pyarrow as pa
 from PIL import Image
 
 from seesaw.actors.pictogram.engine import PictogramDraw
-from seesaw.experiments.analysis import make_settings
 from seesaw.experiments.dataset.load import Dataset, load_dataset
 from seesaw.experiments.lab import Answers, Observations
 from seesaw.experiments.prompts import Prompt, prompts_of
 from seesaw.experiments.questionnaire import observations_of
-from seesaw.results.report.report import write_report
+from seesaw.experiments.settings import make_settings
 from seesaw.results.store.identity import digest
 from seesaw.results.store.store import IMAGE_SHARD, Store, shard_folder
 from seesaw.runner.config import ClusterConfig, Config, ModelConfig, VLMConfig
@@ -29,6 +28,7 @@ from seesaw.runner.experiment import Experiment, ResolvedModel
 from seesaw.runner.jobs.mitigate import MitigateJob
 from seesaw.runner.jobs.sweep import SweepJob
 from seesaw.runner.plan import Batch, batches_of
+from seesaw.runner.report import write_report
 from seesaw.runner.rundir import RunDirectory
 
 HOSTILE = "<script>alert('nurse & co')</script>"

@@ -1,0 +1,209 @@
+"""What stands out in a sweep: significant interactions, means over subjects, agreement with the truth, uneven drops.
+
+Decided here, from the tables of a run, and shown by the report as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from seesaw.experiments.drop_rates import uneven
+from seesaw.experiments.sensitivity import VARIES, correlation
+from seesaw.experiments.uncertainty import Z, is_significant
+from seesaw.experiments.undefined import CellCount, why_undefined
+from seesaw.results.report.findings import (
+    Agreement,
+    Finding,
+    Findings,
+    LeftOut,
+    MeanMatrix,
+    Recurrent,
+    SignificantShares,
+)
+from seesaw.results.tables.run_reader import SweepTables
+
+__all__ = ["findings_of"]
+
+#: columns of the matrices, and what a finding calls them
+_COLUMNS = {
+    "model": "model",
+    "subject": "subject",
+    "source_axis": "source",
+    "target_axis": "target",
+    "is": "value",
+    **{name: name for name in ("low", "high", "w_init", "w_after", "n_init", "n_after", "exact")},
+}
+_CELL = ["model", "subject", "source_axis", "source_value"]
+
+
+def findings_of(sweep: SweepTables) -> Findings:
+    """All that the report says about a sweep."""
+    entries = _entries(sweep)
+    by_pair: dict[tuple[str, str], list[Finding]] = {}
+    by_model: dict[str, list[Finding]] = {}
+    for entry in entries:
+        by_pair.setdefault((entry.model, entry.subject), []).append(entry)
+        by_model.setdefault(entry.model, []).append(entry)
+    agreement = {model: _agreements(_compared(mine)) for model, mine in by_model.items() if _compared(mine)}
+    return Findings(
+        entries=tuple(entries),
+        telling={pair: _telling(mine) for pair, mine in by_pair.items()},
+        shares=tuple(_shares(by_model)),
+        recurrent=_recurrent(entries),
+        means=tuple(_mean_matrix(str(model), rows) for model, rows in sweep.matrix.groupby("model", sort=False)),
+        left_out=tuple(_left_out(sweep.cells)),
+        agreement=agreement,
+        agreement_of={pair: _agreement(known) for pair, mine in by_pair.items() if (known := _compared(mine))},
+    )
+
+
+def _entries(sweep: SweepTables) -> list[Finding]:
+    """The rows of the matrices as findings, in their order."""
+    reasons = _Reasons(sweep)
+    entries = []
+    for values in sweep.matrix[list(_COLUMNS)].rename(columns=_COLUMNS).to_dict("records"):
+        row: dict[str, Any] = {str(name): value for name, value in values.items()}
+        names = row["model"], row["subject"], row["source"], row["target"]
+        undefined = reasons.of(*names) if np.isnan(row["value"]) else ""
+        entries.append(Finding(**row, significant=is_significant(row["low"], row["high"]), undefined=undefined))
+    return entries
+
+
+class _Reasons:
+    """Why entries are undefined, from the images of every cell and the answers to every axis."""
+
+    def __init__(self, sweep: SweepTables) -> None:
+        self._images: dict[tuple[str, ...], tuple[int, int]] = {}
+        for *cell, asked, dropped in sweep.cells[[*_CELL, "asked", "dropped"]].itertuples(index=False, name=None):
+            self._images[tuple(cell)] = asked, dropped
+        self._answers: dict[tuple[str, str], dict[tuple[str, str], dict[str, int]]] = {}
+        answers = sweep.distributions[[*_CELL, "axis", "n"]].drop_duplicates()
+        for model, subject, source, value, axis, n in answers.itertuples(index=False, name=None):
+            self._answers.setdefault((model, subject), {}).setdefault((source, value), {})[axis] = n
+
+    def of(self, model: str, subject: str, source: str, target: str) -> str:
+        cells = []
+        for (axis, value), answers in self._answers.get((model, subject), {}).items():
+            if axis in ("", source) and value != "*":
+                asked, dropped = self._images.get((model, subject, axis, value), (0, 0))
+                cells.append(CellCount(axis, value, asked, dropped, answers.get(target, 0)))
+        return why_undefined(target, cells) or "undefined"
+
+
+def _telling(entries: Sequence[Finding]) -> Finding | None:
+    """The entry to look at first: the lowest between two axes, a significant one before others."""
+    defined = [entry for entry in entries if not np.isnan(entry.value)]
+    between = [entry for entry in defined if not entry.own]
+    negative = [entry for entry in between if _negative(entry)]
+    return min(negative or between or defined, key=lambda entry: entry.value, default=None)
+
+
+def _negative(entry: Finding) -> bool:
+    return entry.significant and entry.value < 0
+
+
+def _shares(by_model: Mapping[str, Sequence[Finding]]) -> list[SignificantShares]:
+    """How many interactions between two axes are significant: of all models together first, then of each."""
+    every = [entry for entries in by_model.values() for entry in entries]
+    counted = []
+    for model, entries in {"": every, **(by_model if len(by_model) > 1 else {})}.items():
+        between = [entry for entry in entries if not entry.own and not np.isnan(entry.value)]
+        negative = sum(map(_negative, between))
+        positive = sum(entry.significant for entry in between) - negative
+        counted.append(SignificantShares(model, len(between), negative, positive))
+    return counted
+
+
+def _recurrent(entries: Sequence[Finding]) -> Recurrent | None:
+    """The interaction that is significantly negative on most pairs; None unless there are two such pairs."""
+    times: dict[tuple[str, str], list[bool]] = {}
+    for entry in entries:
+        if not entry.own and not np.isnan(entry.value):
+            times.setdefault((entry.source, entry.target), []).append(_negative(entry))
+    most = max(times, key=lambda interaction: sum(times[interaction]), default=None)
+    if most is None or sum(times[most]) < 2:
+        return None
+    return Recurrent(*most, sum(times[most]), len(times[most]))
+
+
+def _mean_matrix(model: str, cells: pd.DataFrame) -> MeanMatrix:
+    """Means over the subjects of one model. Undefined entries are left out of a mean, and counted."""
+    rows, columns = (list(dict.fromkeys(cells[name])) for name in ("source_axis", "target_axis"))
+    defined = cells[cells["is"].notna()]
+    significant = [is_significant(low, high) for low, high in zip(defined["low"], defined["high"], strict=True)]
+    groups = defined.assign(
+        variance=defined["se"] ** 2,
+        negative=np.array(significant, bool) & (defined["is"] < 0),
+        positive=np.array(significant, bool) & (defined["is"] > 0),
+    ).groupby(["source_axis", "target_axis"])
+
+    def laid_out(column: pd.Series, empty: float) -> NDArray[np.float64]:
+        wide = column.unstack("target_axis").reindex(index=rows, columns=columns)
+        return wide.to_numpy(np.float64, na_value=empty)
+
+    count = laid_out(groups.size(), 0)
+    mean = laid_out(groups["is"].mean(), np.nan)
+    # subjects are observed apart, so their errors are independent
+    half = Z * np.sqrt(laid_out(groups["variance"].sum(), np.nan)) / np.maximum(count, 1)
+    negative, positive = (laid_out(groups[name].sum(), 0).astype(np.int64) for name in ("negative", "positive"))
+    low, high = mean - half, mean + half
+    return MeanMatrix(
+        model,
+        cells["subject"].nunique(),
+        tuple(rows),
+        tuple(columns),
+        mean,
+        low,
+        high,
+        (low > 0) | (high < 0),
+        count.astype(np.int64),
+        negative,
+        positive,
+    )
+
+
+def _left_out(cells: pd.DataFrame) -> list[LeftOut]:
+    """Drop rates by model and counterfactual, the highest first; none if no image was dropped."""
+    if not cells["dropped"].any():
+        return []
+    summed = cells.groupby(["model", "source_axis", "source_value"], sort=False)[["asked", "dropped"]].sum()
+    rows = [(*names, *counts) for names, counts in zip(summed.index, summed.to_numpy().tolist(), strict=True)]
+    groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for model, source, _, asked, dropped in rows:
+        if source:
+            groups.setdefault((model, source), []).append((asked, dropped))
+    differing = uneven(groups)
+    left_out = [
+        LeftOut(model, source, value, asked, dropped, (model, source) in differing)
+        for model, source, value, asked, dropped in rows
+    ]
+    return sorted(left_out, key=lambda each: (-each.dropped / each.asked, each.model, each.source, each.value))
+
+
+def _compared(entries: Sequence[Finding]) -> list[Finding]:
+    """The entries that have both a measured and an exact value."""
+    return [entry for entry in entries if not np.isnan(entry.value) and not np.isnan(entry.exact)]
+
+
+def _agreements(known: Sequence[Finding]) -> tuple[Agreement, Agreement | None]:
+    """Over all entries, and over those between two axes, where there are any."""
+    between = [entry for entry in known if not entry.own]
+    return _agreement(known), _agreement(between) if between else None
+
+
+def _agreement(known: Sequence[Finding]) -> Agreement:
+    """How `known`, at least one entry, agree with their exact values."""
+    exact, measured = (np.array([getattr(entry, name) for entry in known]) for name in ("exact", "value"))
+    x, y = exact - exact.mean(), measured - measured.mean()
+    return Agreement(
+        entries=len(known),
+        correlation=correlation(exact, measured),
+        slope=float((x * y).sum() / (x**2).sum()) if np.ptp(exact) > VARIES else float("nan"),
+        difference=float(np.abs(measured - exact).mean()),
+        covered=sum(entry.low <= entry.exact <= entry.high for entry in known),
+    )

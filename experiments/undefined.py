@@ -1,0 +1,38 @@
+"""Why an entry of a matrix is undefined: in the same words for the terminal, the tables' summary and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from seesaw.results.words import prompt_label
+
+__all__ = ["CellCount", "why_undefined"]
+
+
+@dataclass(frozen=True)
+class CellCount:
+    """Images of one cell: `asked` were looked at, `dropped` of them count nowhere, `answered` show the target axis."""
+
+    source_axis: str
+    source_value: str
+    asked: int
+    dropped: int
+    answered: int
+
+
+def why_undefined(target: str, cells: Iterable[CellCount]) -> str:
+    """What keeps IS on `target` from being defined: the cells behind it that have nothing; "" if none lacks any."""
+    return "; ".join(
+        f"{prompt_label(cell.source_axis, cell.source_value)}: {_lack(target, cell)}"
+        for cell in cells
+        if not cell.answered
+    )
+
+
+def _lack(target: str, cell: CellCount) -> str:
+    if not cell.asked:
+        return "no images"
+    if cell.dropped >= cell.asked:
+        return f"none of its {cell.asked} images counts (no person, or withheld)"
+    return f"no image answers {target}"
