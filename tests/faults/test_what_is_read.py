@@ -301,7 +301,7 @@ FORBIDDEN = {
         "benchmarks/campaign.py": "reads what it has just written itself",
     },
     r"Image\.open\(": {"results/images.py": "where the formats are few"},
-    r"\.to_csv\(": {"results/tables/tables.py": "where no word is a formula"},
+    r"\.to_csv\(": {"results/tables/write.py": "where no word is a formula"},
     r"from rich(?:\.markup|\.console)? import .*(?:escape|Console|markup|console|print)": {
         "runner/display/terminal.py": "where control characters are written out"
     },
