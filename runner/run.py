@@ -155,10 +155,9 @@ async def _observe(job: Job, store: Store, directory: RunDirectory, events: Even
     from seesaw.runner.lab import FleetLab
 
     experiment = job.served
-    fleet = Fleet(experiment, directory.logs, events, ready, more=job.command == "mitigate")
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    fleet.abandon = task.cancel
+    fleet = Fleet(experiment, directory.logs, events, ready, more=job.command == "mitigate", abandon=task.cancel)
 
     def stop() -> None:
         if fleet.stopping:
@@ -172,7 +171,7 @@ async def _observe(job: Job, store: Store, directory: RunDirectory, events: Even
     try:
         lab = FleetLab(experiment, store, fleet, events)
         await job.observe(lab, events)
-        await fleet.metrics()
+        await fleet.report_metrics()
         events.withheld(withheld_images(lab.withheld()))
     except asyncio.CancelledError:
         at_once = Interrupted("stopped at once; the same command goes on where this one was")

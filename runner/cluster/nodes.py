@@ -65,7 +65,7 @@ class Nodes:
             listing, free = await asyncio.wait_for(aside(_listed_and_free), timeout=REPLY)
         except (TimeoutError, RayError, RuntimeError, OSError) as error:  # Ray's clients raise all of these
             self._unanswered += 1  # and not the clock alone, which goes on while this process is stopped
-            waited = self._silence.goes_on(
+            waited = self._silence.still_waiting(
                 f"Ray's head does not answer: waiting for up to {HEADLESS:g} s, nothing is lost"
             )
             if waited > HEADLESS and self._unanswered > 3:
@@ -75,7 +75,7 @@ class Nodes:
                     "kept: start the head again, and the same command goes on"
                 ) from error
             return False
-        self._silence.is_over("Ray's head answers again")
+        self._silence.over("Ray's head answers again")
         self._unanswered = 0
         self._see(listing, free, ours)
         return True

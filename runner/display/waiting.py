@@ -11,23 +11,23 @@ __all__ = ["Waiting"]
 
 
 class Waiting:
-    """Waiting for what is away: told once, when it has been for `grace` seconds, and again when it is over."""
+    """A wait for something that is away. It is noted once it has lasted for `grace` seconds, and again at its end."""
 
     def __init__(self, events: Events, grace: float = 0.0) -> None:
         self._events, self._grace = events, grace
-        self._since, self._told = math.inf, False
+        self._since, self._noted = math.inf, False
 
-    def goes_on(self, why: str) -> float:
-        """Seconds of waiting so far."""
+    def still_waiting(self, message: str) -> float:
+        """What the run waits for is still away. Seconds of waiting so far."""
         self._since = min(self._since, time.monotonic())
         waited = time.monotonic() - self._since
-        if waited >= self._grace and not self._told:
-            self._told = True
-            self._events.note(why)
+        if waited >= self._grace and not self._noted:
+            self._noted = True
+            self._events.note(message)
         return waited
 
-    def is_over(self, how: str) -> None:
-        """It may have been over before; `how` is said with the seconds that it took."""
-        if self._told:
-            self._events.note(f"{how} after {time.monotonic() - self._since:.0f} s")
-        self._since, self._told = math.inf, False
+    def over(self, message: str) -> None:
+        """It is back, or was never away. If the wait was noted, so is `message`, with the seconds that it took."""
+        if self._noted:
+            self._events.note(f"{message} after {time.monotonic() - self._since:.0f} s")
+        self._since, self._noted = math.inf, False

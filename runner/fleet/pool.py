@@ -1,86 +1,84 @@
-"""A pool: the replicas of one model, and who does which batch when one of them dies, hangs or has to go.
+"""A pool: the replicas of one model. It leases them to batches, and notices when one dies, hangs or has to go.
 
-How many replicas there are and where is not decided here (`runner.scheduling.policy`, through `runner.fleet.fleet`). A batch waits for a
-free slot of any replica. The batch that a replica held when it died is tried again elsewhere, a bounded number of
-times, and then set aside as `BatchFailed`. A pool whose replicas die on end, as they load or whatever they do, is
-broken, and says why: a cluster does not crash in a loop for days.
+How many replicas there are, and where, is decided elsewhere (`seesaw.runner.scheduling.policy`, by way of
+`seesaw.runner.fleet.steering`). What follows when a batch fails is decided in `seesaw.runner.fleet.retry`. If replicas
+keep dying, while they load or later, the pool is marked broken and reports the reason.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
 import ray
-from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError, RayError
 
 from seesaw.results.errors import BatchFailed, EnvironmentFault, Interrupted, SeesawError
-from seesaw.results.printable import printable
-from seesaw.results.secrets import without_secrets
+from seesaw.runner.config import ClusterConfig
 from seesaw.runner.display.event_types import ReplicaReady
 from seesaw.runner.display.events import Events
-from seesaw.runner.fleet.replica import Replica
+from seesaw.runner.fleet.health import DEATHS_WHILE_LOADING, PoolHealth
+from seesaw.runner.fleet.replica import Replica, WorkDone
+from seesaw.runner.fleet.retry import FailedTry, Failure, Next, RetryPolicy, Tries
+from seesaw.runner.fleet.work import TryFailed, Work, cause_of, short_message
 
-__all__ = ["ReplicaPool", "brief"]
+__all__ = ["PoolOwner", "ReplicaPool"]
 
-Result = TypeVar("Result")
-BARREN = 5  #: batches in a row that fail for good before the next are tried once only: calls may cost money
-STILLBORN = 3  #: replicas in a row that may die on a node while they load
-LOST = 3  #: times `attempts` that a batch may be lost with a node before that counts as a try
+METRICS_SECONDS = 10  #: that a replica has to answer what its engine measured
+
+
+class PoolOwner(Protocol):
+    """The fleet, as its pools see it."""
+
+    def pool_changed(self) -> None:
+        """The policy may see things differently now."""
+
+    def end_run(self, fault: SeesawError) -> None:
+        """No retry helps: begin nothing more, and end the run with this."""
+
+    def fits_elsewhere(self, pool: ReplicaPool) -> bool:
+        """Whether a node that the pool does not avoid has a place for one of its replicas."""
+
+    def has_several_nodes(self) -> bool: ...
 
 
 class ReplicaPool:
     """Replicas of one actor. `make(name, node)` starts one; its `load` must return before it gets work.
 
-    Who is in line at a replica that dies may have killed it. One alone is charged with it; several are not, and each is
-    tried again alone, so that a batch is set aside for nothing but its own doing. Nobody is charged with a node's end.
-
-    Replicas that die on end break a pool. A `vital` one (the VLM's) ends the run with that; any other fails what it is
-    given from then on. `fatal` is told at once of what no retry mends: a wrong setting, a machine that cannot do it.
-    `changed` is told whenever the policy may see things differently; `elsewhere` says whether a node that the pool does
-    not shun has a place for it, `several` whether there are nodes beside the one that it is on.
+    If a `vital` pool (the VLM's) is broken, the run ends. Of any other, only its own batches fail from then on.
     """
 
     def __init__(
         self,
         name: str,
         make: Callable[[str, str], Any],
-        in_flight: int,
-        attempts: int,
+        cluster: ClusterConfig,
         events: Events,
+        owner: PoolOwner,
         vital: bool = True,
-        fatal: Callable[[SeesawError], None] = lambda _: None,
-        changed: Callable[[], None] = lambda: None,
-        elsewhere: Callable[[], bool] = lambda: False,
-        several: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._fatal, self._changed, self._elsewhere, self._several = fatal, changed, elsewhere, several
-        self.name, self._make, self._in_flight, self._attempts = name, make, in_flight, attempts
-        self._events, self._vital = events, vital
-        self._slots: asyncio.Queue[Replica | None] = asyncio.Queue()  # None wakes whoever waits in a broken pool
+        self.name, self._make, self._events, self._owner, self._vital = name, make, events, owner, vital
+        self._in_flight = cluster.in_flight
+        self._policy, self._health = RetryPolicy(cluster.attempts), PoolHealth(cluster.attempts, cluster.in_flight)
+        self._slots: asyncio.Queue[Replica | None] = asyncio.Queue()  # None wakes those who wait in a broken pool
         self.replicas: list[Replica] = []
-        self.shuns: set[str] = set()  #: nodes on which it cannot load
-        self.left: dict[str, float] = {}  #: by node, when a replica was lost with it, or to it
-        self.waiting = 0  #: callers that wait for a replica
-        self.most: int | None = None  #: replicas, once so many died of nobody's doing that no more are started
-        self.load_seconds: float | None = None  #: of the last replica that loaded, its process' start included
-        self._starting: set[asyncio.Task[None]] = set()
-        self._made = 0
-        self._stillborn: Counter[str] = Counter()  # by node, deaths while loading since one loaded there
-        self._fruitless = 0  # deaths with which no batch can be charged since anything went right
-        self._barren = 0  # batches in a row that were set aside
-        self._deadly: set[str] = set()  # whose batches killed their replicas since anything went right
-        self._busy, self._done = 0.0, 0  # of replicas that are gone
-        self._warm_busy, self._warm_done = 0.0, 0  # the same without first batches
-        self._broken: BaseException | None = None
+        self.avoided_nodes: set[str] = set()  #: it cannot load there
+        self.losses: dict[str, float] = {}  #: by node, when (monotonic) a replica was last lost with it
+        self.waiting = 0  #: callers that wait for a slot
+        self.max_replicas: int | None = None  #: set once so many died that no more are started
+        self.load_seconds: float | None = None  #: of the last replica that loaded, the start of its process included
         self.stopping = False
+        self._loading: set[asyncio.Task[None]] = set()
+        self._started = 0  # replicas, ever
+        self._work_of_departed = WorkDone()
+        self._fault: BaseException | None = None  # why it serves nothing any more
 
     @property
     def broken(self) -> bool:
-        return self._broken is not None
+        return self._fault is not None
 
     @property
     def running(self) -> int:
@@ -88,125 +86,146 @@ class ReplicaPool:
         return sum(len(replica.line) for replica in self.replicas)
 
     @property
-    def busy(self) -> float:
-        """Seconds that its replicas had a batch, all together."""
-        return self._busy + sum(replica.busy for replica in self.replicas)
+    def work_done(self) -> WorkDone:
+        """By all its replicas, those that are gone included."""
+        return sum((replica.work_done for replica in self.replicas), self._work_of_departed)
 
     @property
-    def done(self) -> int:
-        """Batches that its replicas did."""
-        return self._done + sum(replica.done for replica in self.replicas)
+    def batch_seconds(self) -> float | None:
+        """Measured seconds of a batch on a replica that has done its first; None before any was measured."""
+        work = self.work_done
+        return work.warm_seconds / work.warm_batches if work.warm_batches else None
 
-    @property
-    def seconds(self) -> float | None:
-        """What a batch takes a replica that has done its first, as measured; None before the second."""
-        busy = self._warm_busy + sum(replica.busy - replica.warming for replica in self.replicas if replica.done)
-        done = self._warm_done + sum(replica.done - 1 for replica in self.replicas if replica.done)
-        return busy / done if done else None
+    # -- the path of a batch --------------------------------------------------------------------------------------
 
-    def start(self, node: str = "", gpus: tuple[int, ...] = ()) -> None:
-        """Start one replica; it loads in the background, and work waits for it."""
-        self._made += 1
-        replica = Replica(f"{self.name}-{self._made}", node, gpus)
-        self.replicas.append(replica)
-        task = asyncio.create_task(self._load(replica))
-        self._starting.add(task)
-        task.add_done_callback(self._loaded)
+    @asynccontextmanager
+    async def lease(self, work: Work, *, alone: bool = False) -> AsyncIterator[Replica]:
+        """A place in the line of a free replica, until the block ends; with `alone`, nobody else is in that line.
 
-    def end(self, replica: Replica) -> None:
-        """Give a replica nothing more, and end it once it has done what it has begun."""
-        replica.leaving = True
-        replica.tell()
-        if not replica.line and replica.ready:
-            self._forget(replica)
-            ray.kill(replica.actor)
-
-    async def call(
-        self, label: str, stage: str, submit: Callable[[Replica, bool], Awaitable[Result]], subject: str = ""
-    ) -> Result:
-        """Run `submit(replica, first)` on a free replica; `first` is False once a try has failed.
-
-        What kills its replica is set aside; where batches of two subjects do, in a row, it is the model's doing.
+        A block that ends without an error has done the batch.
 
         Raises:
-            BatchFailed: after `attempts` deaths or errors, or many times as many lost nodes.
-            Interrupted: the pool was told to stop before this began.
-            SeesawError: the pool cannot serve at all.
+            TryFailed: the block raised an error of Ray's.
+            Interrupted: the pool was told to stop before a replica was free.
+            BatchFailed, SeesawError: the pool is broken.
         """
-        last: BaseException | None = None
-        tries, nodes, suspect = 0, 0, False
-        while tries < (1 if self._barren >= BARREN else self._attempts):
-            replica = await self._slot()
-            done = False
-            try:
-                if not await replica.enter(label, alone=suspect) or self.stopping:
-                    continue
-                tries += 1
-                result = await submit(replica, last is None)
-            except RayActorError as error:
-                last = error
-                self._lost(replica, error)
-                if self._node_left(error) and nodes < LOST * self._attempts:
-                    nodes += 1
-                    tries -= 1
-                else:
-                    suspect = True
-                    tries -= replica.suspects != (label,)
-            except RayError as error:
-                last = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
-                if isinstance(last, SeesawError) and last.exit_code in (2, 4):
-                    self._fatal(last)
-                    raise last from None
-                self._events.note(f"{label}: {stage} failed on {replica.name} (try {tries}): {brief(last)}")
-            else:
-                self._fruitless = self._barren = 0
-                self._deadly.clear()
-                done = True
-                return result
-            finally:
-                replica.leave(label, done)
-                if replica.alive and replica.leaving:
-                    if not replica.line:
-                        self.end(replica)
-                elif replica.alive:
-                    self._slots.put_nowait(replica)
-                if not replica.line:
-                    self._changed()
-        assert last is not None
-        kind = "died" if isinstance(last, RayActorError) else type(last).__name__
-        self._barren += 1
-        if kind == "died":
-            self._deadly.add(subject)
-        failed = BatchFailed(brief(last), stage=stage, error=kind, attempts=tries)
-        if len(self._deadly) > 1 and self._barren >= BARREN:
-            self._give_up(f"{self._barren} batches in a row killed their replicas", last)
-        raise failed
+        replica = await self._enter_line(work.label, alone)
+        done = False
+        try:
+            yield replica
+            done = True
+            self._health.batch_done()
+        except RayError as error:
+            raise self._failed_try(replica, work.label, error) from error
+        finally:
+            self._leave_line(replica, work.label, done)
 
-    async def _slot(self) -> Replica:
+    async def _enter_line(self, label: str, alone: bool) -> Replica:
         while True:
-            if self.stopping:
-                raise Interrupted("stopped on request; the same command goes on where this one was")
+            replica = await self._free_replica()
+            entered = False
+            try:
+                entered = await replica.enter(label, alone) and not self.stopping
+            finally:
+                if not entered:
+                    self._leave_line(replica, label, done=False)
+            if entered:
+                return replica
+
+    async def _free_replica(self) -> Replica:
+        """A replica with a free slot, which is taken by this."""
+        while not self.stopping:
             self.waiting += 1
             try:
                 replica = await self._slots.get()
             finally:
                 self.waiting -= 1
             if replica is None:
-                self._slots.put_nowait(None)
-                if isinstance(self._broken, BatchFailed):
-                    raise BatchFailed(str(self._broken), stage="load", error="died", attempts=self._broken.attempts)
-                if self._broken is not None:
-                    raise self._broken
-                raise Interrupted("stopped on request; the same command goes on where this one was")
-            if replica.alive and not replica.leaving and not self.stopping:
+                self._slots.put_nowait(None)  # for the next who waits
+                if isinstance(self._fault, BatchFailed):
+                    raise BatchFailed(str(self._fault), stage="load", error="died", attempts=self._fault.attempts)
+                if self._fault is not None:
+                    raise self._fault
+            elif replica.alive and not replica.leaving and not self.stopping:
                 return replica
+        raise Interrupted("stopped on request; the same command goes on where this one was")
+
+    def _leave_line(self, replica: Replica, label: str, done: bool) -> None:
+        """Give the slot back."""
+        replica.leave(label, done)
+        if replica.alive and replica.leaving:
+            if not replica.line:
+                self.end(replica)
+        elif replica.alive:
+            self._slots.put_nowait(replica)
+        if not replica.line:
+            self._owner.pool_changed()
+
+    def _failed_try(self, replica: Replica, label: str, error: RayError) -> TryFailed:
+        """How a try failed. If the replica died, that is noted first."""
+        if isinstance(error, RayActorError):
+            self._lost(replica, error)
+            failure = Failure.NODE_LOST if self._is_node_loss(error) else Failure.DIED
+            return TryFailed(FailedTry(failure, alone=replica.suspects == (label,)), replica.name, error)
+        cause = cause_of(error)
+        unfixable = isinstance(cause, SeesawError) and cause.exit_code in (2, 4)
+        return TryFailed(FailedTry(Failure.UNFIXABLE if unfixable else Failure.ERROR), replica.name, cause)
+
+    def next_try(self, work: Work, tries: Tries, failed: TryFailed) -> Tries:
+        """The tries so far, `failed` included, if the batch is to be tried again (alone, if `Tries.alone` says so).
+
+        Raises:
+            BatchFailed: it is set aside.
+            SeesawError: no retry helps; the run ends with this.
+        """
+        then, tries = self._policy.after(tries, failed.how, self._health.failures_in_a_row)
+        if then is Next.END_RUN:
+            assert isinstance(failed.error, SeesawError)
+            self._owner.end_run(failed.error)
+            raise failed.error from None
+        if failed.how.failure is Failure.ERROR:
+            where = f"{work.stage} failed on {failed.replica} (try {tries.counted})"
+            self._events.note(f"{work.label}: {where}: {short_message(failed.error)}")
+        if then is Next.SET_ASIDE:
+            raise self._set_aside(work, tries, failed.error)
+        return tries
+
+    def _set_aside(self, work: Work, tries: Tries, error: BaseException) -> BatchFailed:
+        killed = isinstance(error, RayActorError)
+        if self._health.batch_set_aside(work.subject, killed):
+            in_a_row = self._health.failures_in_a_row
+            self.fail(self._broken_by(f"{in_a_row} batches in a row killed their replicas", error))
+        kind = "died" if killed else type(error).__name__
+        return BatchFailed(short_message(error), stage=work.stage, error=kind, attempts=tries.counted)
+
+    # -- the life of a replica ------------------------------------------------------------------------------------
+
+    def start(self, node: str = "", gpus: tuple[int, ...] = ()) -> None:
+        """Start one replica; it loads in the background, and work waits for it."""
+        self._started += 1
+        replica = Replica(f"{self.name}-{self._started}", node, gpus)
+        self.replicas.append(replica)
+        task = asyncio.create_task(self._load(replica))
+        self._loading.add(task)
+        task.add_done_callback(self._loaded)
+
+    def end(self, replica: Replica) -> None:
+        """Give a replica no further batch, and end it once its line is empty."""
+        replica.drain()
+        if not replica.line and replica.ready:
+            self._remove(replica)
+            ray.kill(replica.actor)
+
+    def lose(self, replica: Replica, reason: str) -> None:
+        """Kill a replica that does not answer; batches in its line learn of it as of any other death."""
+        self._lost(replica, RayActorError(error_msg=reason))
 
     def _loaded(self, task: asyncio.Task[None]) -> None:
-        """A replica's start that ended in an error of ours must end the run, not leave it waiting for a replica."""
-        self._starting.discard(task)
+        """A bug in `_load` must end the run; otherwise the run would wait for this replica forever."""
+        self._loading.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
-        self._changed()
+        self._owner.pool_changed()
 
     async def _load(self, replica: Replica) -> None:
         """Start one replica and wait until it has loaded; its death here counts against the node."""
@@ -216,20 +235,16 @@ class ReplicaPool:
         except RayActorError as error:
             self._lost(replica, error)
         except RayError as error:
-            cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
-            if not isinstance(cause, SeesawError):  # a device that its last process still holds, perhaps
+            cause = cause_of(error)
+            if isinstance(cause, SeesawError):
+                self._cannot_load(replica, cause)
+            else:  # perhaps a device that the process before still holds
                 self._lost(replica, cause)
-                return
-            replica.died()
-            self._forget(replica)
-            ray.kill(replica.actor)
-            self.shuns.add(replica.node)
-            self._do_without(cause)
         else:
             now = time.monotonic()
-            self.load_seconds, replica.moved = now - replica.moved, now
+            self.load_seconds, replica.last_progress = now - replica.last_progress, now
             replica.ready = True
-            del self._stillborn[replica.node]
+            self._health.loaded(replica.node)
             pid, seconds = about["pid"], about["load_seconds"]
             self._events.replica(ReplicaReady(self.name, replica.name, pid, seconds, self.load_seconds))
             if replica.leaving:
@@ -237,87 +252,83 @@ class ReplicaPool:
             for _ in range(self._in_flight):
                 self._slots.put_nowait(replica)
 
-    def lose(self, replica: Replica, reason: str) -> None:
-        """Kill a replica that does not answer; who is in line learns of it as of any other death."""
-        self._lost(replica, RayActorError(error_msg=reason))
+    def _cannot_load(self, replica: Replica, fault: SeesawError) -> None:
+        """The engine says why it cannot load there, so it is not tried there again."""
+        replica.died()
+        self._remove(replica)
+        ray.kill(replica.actor)
+        self._avoid(replica.node, fault)
 
     def _lost(self, replica: Replica, error: BaseException) -> None:
-        """A replica is gone: note it once, and do without unless the next may get somewhere."""
+        """A replica is gone: report it once, and decide whether more may be started."""
         if not replica.alive:
             return
         replica.died()
-        self._forget(replica)
+        self._remove(replica)
         if replica.actor is not None:
             ray.kill(replica.actor)  # Ray also reports an actor as lost that it cannot reach; it must not live on
-        self._changed()
+        self._owner.pool_changed()
         if self.stopping:
             return
-        self._events.lost(replica.name, brief(error), len(replica.suspects))
-        if self._node_left(error):
-            self.left[replica.node] = time.monotonic()
+        self._events.lost(replica.name, short_message(error), len(replica.suspects))
+        if self._is_node_loss(error):
+            self.losses[replica.node] = time.monotonic()
         elif not replica.ready:
-            self._stillborn[replica.node] += 1
-            if self._stillborn[replica.node] >= STILLBORN:
-                self.shuns.add(replica.node)
-                deaths = f"{STILLBORN} replicas in a row died while they loaded"
-                self._do_without(self._fault(deaths, error))
-        elif len(replica.suspects) != 1:
-            self._fruitless += 1
-            most = 2 * self._attempts + (len(self.replicas) + 1) * self._in_flight  # they may die again, alone
-            if self._fruitless >= most or self.most is not None:
-                self.most = len(self.replicas)
-                if not self.replicas:
-                    self._give_up(f"{self._fruitless} replicas in a row died without finishing a batch", error)
+            if self._health.died_while_loading(replica.node):
+                deaths = f"{DEATHS_WHILE_LOADING} replicas in a row died while they loaded"
+                self._avoid(replica.node, self._broken_by(deaths, error))
+        elif len(replica.suspects) != 1:  # no one batch is to blame
+            if self._health.died_unblamed(len(self.replicas)) or self.max_replicas is not None:
+                self.max_replicas = len(self.replicas)
+            if self.max_replicas == 0:
+                deaths = f"{self._health.unblamed_deaths} replicas in a row died without finishing a batch"
+                self.fail(self._broken_by(deaths, error))
 
-    def _give_up(self, why: str, error: BaseException) -> None:
-        self.fail(self._fault(why, error))
-
-    def _fault(self, why: str, error: BaseException) -> SeesawError:
-        """One model that crashes fails its own cells, and the others go on; without a VLM nothing does."""
-        message = f"{self.name}: {why}; the last: {brief(error)}; see logs/ in the run directory"
-        if self._vital:
-            return EnvironmentFault(message)
-        return BatchFailed(message, stage="load", error="died", attempts=self._made)
-
-    def _node_left(self, error: BaseException) -> bool:
-        """Whether a replica died with its node: nobody's doing. One that cannot be reached may have, on a cluster."""
-        unreachable = isinstance(error, ActorUnavailableError) and self._several()
+    def _is_node_loss(self, error: BaseException) -> bool:
+        """Whether a replica was lost with its node. On a cluster, one that cannot be reached may have been."""
+        unreachable = isinstance(error, ActorUnavailableError) and self._owner.has_several_nodes()
         return unreachable or isinstance(error, ActorUnschedulableError) or "node has died" in str(error)
 
-    def _forget(self, replica: Replica) -> None:
+    def _remove(self, replica: Replica) -> None:
         if replica in self.replicas:
             self.replicas.remove(replica)
-            self._busy += replica.busy
-            self._done += replica.done
-            if replica.done:
-                self._warm_busy += replica.busy - replica.warming
-                self._warm_done += replica.done - 1
+            self._work_of_departed += replica.work_done
 
-    def _do_without(self, fault: SeesawError) -> None:
-        """Go on with the replicas that are left, or on other nodes; the pool is broken if there are neither."""
+    # -- what is broken, and the end ------------------------------------------------------------------------------
+
+    def _avoid(self, node: str, fault: SeesawError) -> None:
+        """Start no replica on this node again. The pool is broken if there are no others and no other nodes."""
+        self.avoided_nodes.add(node)
         if self.replicas:
             self._events.note(f"going on with {len(self.replicas)} of {len(self.replicas) + 1} replicas: {fault}")
-        elif self._elsewhere():
+        elif self._owner.fits_elsewhere(self):
             self._events.note(f"going on on other nodes: {fault}")
         else:
             self.fail(fault)
 
+    def _broken_by(self, reason: str, error: BaseException) -> SeesawError:
+        """A model that crashes fails its own cells, and the others go on; without the VLM nothing goes on."""
+        message = f"{self.name}: {reason}; the last: {short_message(error)}; see logs/ in the run directory"
+        if self._vital:
+            return EnvironmentFault(message)
+        return BatchFailed(message, stage="load", error="died", attempts=self._started)
+
     def fail(self, error: BaseException) -> None:
-        """Serve nothing any more, and say why to whoever asks."""
-        self._broken = self._broken or error
+        """Serve nothing any more, and raise this to whoever asks."""
+        self._fault = self._fault or error
         self._slots.put_nowait(None)
         if isinstance(error, SeesawError) and not isinstance(error, BatchFailed):
-            self._fatal(error)
+            self._owner.end_run(error)
 
-    async def metrics(self) -> None:
-        """Tell what the engines of living replicas measured of themselves."""
+    async def report_metrics(self) -> None:
+        """Report what the engines of its replicas measured of themselves."""
         for replica in [r for r in self.replicas if r.ready]:
             try:
-                figures = await asyncio.wait_for(replica.actor.metrics.remote(), timeout=10)
+                figures = await asyncio.wait_for(replica.actor.metrics.remote(), timeout=METRICS_SECONDS)
             except (RayError, TimeoutError) as error:
-                self._events.note(f"{replica.name} does not tell its metrics: {brief(error)}")
+                self._events.note(f"{replica.name} does not tell its metrics: {short_message(error)}")
             else:
-                numbers = {k: v for k, v in dict(figures or {}).items() if isinstance(v, (int, float))}
+                numbers = {k: v for k, v in dict(figures or {}).items() if isinstance(v, int | float)}
                 self._events.metrics(replica.name, numbers)
 
     def stop(self) -> None:
@@ -328,16 +339,10 @@ class ReplicaPool:
     async def close(self) -> None:
         """End every replica's process."""
         self.stop()
-        for task in list(self._starting):
+        for task in list(self._loading):
             task.cancel()
-        await asyncio.gather(*self._starting, return_exceptions=True)
+        await asyncio.gather(*self._loading, return_exceptions=True)
         for replica in self.replicas:
             if replica.actor is not None:
                 ray.kill(replica.actor)
         self.replicas.clear()
-
-
-def brief(error: BaseException | None) -> str:
-    """The first line of an error without secrets and escape codes, at most 300 letters."""
-    lines = [line.strip() for line in without_secrets(str(error)).splitlines() if line.strip()]
-    return printable(lines[0] if lines else type(error).__name__)[:300]

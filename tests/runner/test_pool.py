@@ -9,8 +9,11 @@ import pytest
 import ray
 
 from seesaw.results.errors import BatchFailed, EnvironmentFault, Interrupted
+from seesaw.runner.config import ClusterConfig
 from seesaw.runner.display.events import Events
+from seesaw.runner.fleet.fleet import run_on_replica
 from seesaw.runner.fleet.pool import ReplicaPool
+from seesaw.runner.fleet.work import Work
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -46,6 +49,32 @@ def cluster():
     ray.shutdown()
 
 
+class Owner:
+    """One node without neighbours, on which the pool is kept at `size` replicas."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def keep(self) -> None:
+        pool = self.pool
+        while len(pool.replicas) < self.size and pool.max_replicas is None:
+            if pool.avoided_nodes or pool.broken or pool.stopping:
+                return
+            pool.start()
+
+    def pool_changed(self) -> None:
+        asyncio.get_running_loop().call_soon(self.keep)
+
+    def end_run(self, fault) -> None:
+        pass
+
+    def fits_elsewhere(self, pool) -> bool:
+        return False
+
+    def has_several_nodes(self) -> bool:
+        return False
+
+
 def run(scenario, names, size=1, in_flight=2, attempts=3):
     """Run `scenario(pool, events)` on a pool whose n-th replica has the n-th of `names`, the last repeating.
 
@@ -60,13 +89,10 @@ def run(scenario, names, size=1, in_flight=2, attempts=3):
     async def main():
         events = Events(lambda event, counts: None)
 
-        def keep() -> None:
-            while len(pool.replicas) < size and pool.most is None and not (pool.shuns or pool.broken or pool.stopping):
-                pool.start()
-
-        loop = asyncio.get_running_loop()
-        pool = ReplicaPool("pool", make, in_flight, attempts, events, changed=lambda: loop.call_soon(keep))
-        keep()
+        owner = Owner(size)
+        cluster = ClusterConfig(in_flight=in_flight, attempts=attempts)
+        owner.pool = pool = ReplicaPool("pool", make, cluster, events, owner)
+        owner.keep()
         try:
             return await scenario(pool, events)
         finally:
@@ -76,7 +102,7 @@ def run(scenario, names, size=1, in_flight=2, attempts=3):
 
 
 def call(pool: ReplicaPool, what: str, label: str = ""):
-    return pool.call(label or what, "work", lambda replica, first: replica.actor.work.remote(what))
+    return run_on_replica(pool, Work(label or what, "work"), lambda replica, tries: replica.actor.work.remote(what))
 
 
 def test_a_dead_replica_is_replaced_and_what_kills_replicas_is_set_aside_alone():
@@ -156,12 +182,14 @@ def test_a_replica_that_cannot_load_for_the_moment_is_tried_again_and_a_fault_is
 
 def test_a_replica_that_dies_writing_is_charged_to_the_batch_that_it_wrote():
     async def scenario(pool, events):
-        async def deadly(replica, first):
+        async def deadly(replica, tries):
             await replica.actor.work.remote("ok")
             return await replica.actor.work.remote("die")
 
         others = [call(pool, "slow", f"slow {i}") for i in range(4)]
-        return await asyncio.gather(pool.call("deadly", "work", deadly), *others, return_exceptions=True)
+        return await asyncio.gather(
+            run_on_replica(pool, Work("deadly", "work"), deadly), *others, return_exceptions=True
+        )
 
     deadly, *others = run(scenario, ["fine"], size=2)
     assert isinstance(deadly, BatchFailed)
@@ -186,7 +214,8 @@ def test_one_subject_that_kills_does_not_break_the_pool_and_two_do():
     """Seven batches of a subject in a row, each deadly: set aside alone. The same of two subjects: it is the model."""
 
     def deadly(pool: ReplicaPool, i: int, subject: str):
-        return pool.call(f"{subject} {i}", "work", lambda replica, first: replica.actor.work.remote("die"), subject)
+        work = Work(f"{subject} {i}", "work", subject)
+        return run_on_replica(pool, work, lambda replica, tries: replica.actor.work.remote("die"))
 
     async def one(pool, events):
         bad = [deadly(pool, i, "chef") for i in range(7)]

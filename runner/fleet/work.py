@@ -1,0 +1,43 @@
+"""A batch as a pool sees it, and how a try of it fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ray.exceptions import RayError, RayTaskError
+
+from seesaw.results.printable import printable
+from seesaw.results.secrets import without_secrets
+from seesaw.runner.fleet.retry import FailedTry
+
+__all__ = ["TryFailed", "Work", "cause_of", "short_message"]
+
+MESSAGE_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a pool needs to know of a batch."""
+
+    label: str  #: unique among the batches of the pool
+    stage: str  #: generate or ask
+    subject: str = ""
+
+
+class TryFailed(Exception):
+    """A try of a batch failed on a replica. Never leaves the fleet: `ReplicaPool.next_try` says what follows."""
+
+    def __init__(self, how: FailedTry, replica: str, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.how, self.replica, self.error = how, replica, error
+
+
+def cause_of(error: RayError) -> BaseException:
+    """What an actor raised, out of Ray's wrapping."""
+    return error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+
+
+def short_message(error: BaseException) -> str:
+    """The first line of an error without secrets and escape codes, at most 300 characters; its type if it is empty."""
+    lines = [line.strip() for line in without_secrets(str(error)).splitlines() if line.strip()]
+    return printable(lines[0] if lines else type(error).__name__)[:MESSAGE_CHARACTERS]
