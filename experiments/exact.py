@@ -30,7 +30,16 @@ Shares = Callable[[str], Mapping[str, NDArray[np.float64]]]
 
 
 class ExactLab:
-    """`Lab` over models whose distributions are known; counts are images x share, and no image lacks a person."""
+    """`Lab` over models whose distributions are known; counts are images x share, and no image lacks a person.
+
+    `models` gives, by name, a function from a prompt's text to the shares of every axis' attributes.
+
+    Example::
+
+        dataset = seesaw.load_dataset("occupation")
+        lab = seesaw.ExactLab(dataset, {name: world.shares for name, world in seesaw.WORLDS.items()})
+        seesaw.biasconnect(lab, dataset, "alder", "nurse")
+    """
 
     def __init__(self, dataset: Dataset, models: Mapping[str, Shares]) -> None:
         self._dataset, self._models = dataset, models

@@ -139,6 +139,11 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
 
     Raises:
         InputError: whatever is unknown, contradictory or impossible in it, with the nearest right name.
+
+    Example::
+
+        experiment = seesaw.load_experiment("demo", ["images=16", "subjects=[nurse, chef]"])
+        print(experiment.dataset.subjects, [model.name for model in experiment.models])
     """
     config, search = load_config(source, overrides)
     _check_numbers(config)

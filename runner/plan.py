@@ -136,8 +136,17 @@ def _licence(spec: ModelConfig | VLMConfig) -> str:
     return ", ".join([*([spec.licence] if spec.licence else []), *(["gated"] if gated else [])])
 
 
-def make_plan(experiment: Experiment, store: Store) -> Plan:
-    """Count what a sweep would do and what the store already holds. Reads names in the store, and nothing else."""
+def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
+    """Count what a sweep would do and what the store already holds. Reads names in the store, and nothing else.
+
+    `store` is the experiment's, if it is open already.
+
+    Example::
+
+        plan = seesaw.make_plan(seesaw.load_experiment("demo"))
+        print(plan.total("images"), plan.total("answers_held"), plan.vqa_hours)
+    """
+    store = Store(experiment.store) if store is None else store
     answered, problems = store.look(experiment.vlm.folder)
     axes, questions = len(experiment.dataset.axes), len(experiment.questionnaire.all)
     prompts = 1 + sum(len(axis.attributes) for axis in experiment.dataset.axes)

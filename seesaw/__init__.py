@@ -26,11 +26,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what type checkers and editors see; `_MODULES` is what happens
     from seesaw.actors.pictogram.world import WORLDS
+    from seesaw.experiments.api import analyze, biasconnect, mitigate
     from seesaw.experiments.dataset.load import load_dataset
     from seesaw.experiments.exact import ExactLab
     from seesaw.results.errors import SeesawError
+    from seesaw.results.report.picture import draw_matrix
     from seesaw.results.store.store import Store
     from seesaw.results.tables.run_reader import read_run
+    from seesaw.runner.api import run_mitigation, run_study, run_sweep
     from seesaw.runner.experiment import load_experiment
     from seesaw.runner.plan import make_plan
 
@@ -39,10 +42,17 @@ __all__ = [
     "ExactLab",
     "SeesawError",
     "Store",
+    "analyze",
+    "biasconnect",
+    "draw_matrix",
     "load_dataset",
     "load_experiment",
     "make_plan",
+    "mitigate",
     "read_run",
+    "run_mitigation",
+    "run_study",
+    "run_sweep",
 ]
 
 #: The module of every public name.
@@ -51,10 +61,17 @@ _MODULES = {
     "ExactLab": "seesaw.experiments.exact",
     "SeesawError": "seesaw.results.errors",
     "Store": "seesaw.results.store.store",
+    "analyze": "seesaw.experiments.api",
+    "biasconnect": "seesaw.experiments.api",
+    "draw_matrix": "seesaw.results.report.picture",
     "load_dataset": "seesaw.experiments.dataset.load",
     "load_experiment": "seesaw.runner.experiment",
     "make_plan": "seesaw.runner.plan",
+    "mitigate": "seesaw.experiments.api",
     "read_run": "seesaw.results.tables.run_reader",
+    "run_mitigation": "seesaw.runner.api",
+    "run_study": "seesaw.runner.api",
+    "run_sweep": "seesaw.runner.api",
 }
 
 

@@ -11,6 +11,12 @@ with that axis' *compliance*, else that statement is ignored. So with H the set 
 
 and marginals, w, the IS matrix and tau follow with no sampling. All parameters come from SHA-256 of their names, not
 from a random generator's stream, so that a world is the same under every version of every library.
+
+Example::
+
+    alder = seesaw.WORLDS["alder"]
+    alder.shares("A photo of a nurse")["gender"]    # the exact shares of male and female
+    alder.sample("A photo of a nurse", seed=0)      # what one figure shows, or None
 """
 
 from __future__ import annotations

@@ -57,6 +57,12 @@ def load_dataset(source: str | Path | Mapping[str, object], *, search: Sequence[
 
     A name is looked up in the folders of `search`, then among Seesaw's own. A path is a Path, or a string that ends in
     .yaml or .yml; a relative one is tried as it is, then in `search`. Raises DatasetError.
+
+    Example::
+
+        dataset = seesaw.load_dataset("occupation")
+        nurses = seesaw.load_dataset({"extends": "occupation", "subjects": ["nurse", "midwife"]})
+        print(dataset.subjects, [axis.name for axis in dataset.axes])
     """
     folders = [*search, DATASETS]
     if isinstance(source, Mapping):

@@ -72,6 +72,13 @@ class Store:
         ConfigError: the URI holds credentials.
         EnvironmentFault: no such filesystem or bucket, or access is denied; so does every method.
         StoreUnavailable: the store is full or away for now; so does every method but `probe`.
+
+    Example::
+
+        store = seesaw.Store("outputs/store")
+        for folder in store.folders():
+            print(folder, len(store.names(folder)))
+        damaged = [problem for name, problem in store.verify() if problem]
     """
 
     def __init__(self, root: str | Path, made: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Reading an answers table that anyone made: Parquet, CSV or gzipped CSV."""
+"""Reading an answers table that anyone made: Parquet, CSV, gzipped CSV or a data frame."""
 
 from __future__ import annotations
 
@@ -21,25 +21,37 @@ _OPTIONAL = ("probability", "prompt")
 _MAY_BE_EMPTY = ("source_axis", "source_value")
 
 
-def read_answers(path: str | Path) -> pd.DataFrame:
-    """Read an answers table that anyone made. Its content decides whether it is Parquet, CSV or gzipped CSV.
+def read_answers(answers: str | Path | pd.DataFrame) -> pd.DataFrame:
+    """Read an answers table that anyone made: a file, whose content says what it is, or a data frame.
 
     Returns the seven columns model, subject, source_axis, source_value, image, axis, answer as text without gaps
     (`source_axis` and `source_value` are "" for the initial prompt), plus `probability` (float64, NaN where unknown)
     and `prompt` where the table has them. Further columns are ignored. Words that look like missing values ("NA",
-    "None", "nan") stay words. Raises AnswersError.
+    "None", "nan") stay words in a file; in a data frame, what pandas takes for missing is missing. Raises AnswersError.
     """
-    path = Path(path)
-    table = _raw_table(path)
-    _check_columns(path, table.column_names)
+    if isinstance(answers, pd.DataFrame):
+        where, table = "the answers table", _table_of(answers)
+    else:
+        where, table = str(Path(answers)), _raw_table(Path(answers))
+        _check_columns(where, table.column_names)
     if table.num_rows == 0:
-        raise AnswersError(f"{path}: has columns but no rows")
-    columns = {name: _text_column(path, name, table[name]) for name in _NEEDED}
+        raise AnswersError(f"{where}: has columns but no rows")
+    columns = {name: _text_column(where, name, table[name]) for name in _NEEDED}
     for name in _OPTIONAL:
         if name in table.column_names:
-            columns[name] = _optional_column(path, name, table[name])
+            columns[name] = _optional_column(where, name, table[name])
     frame: pd.DataFrame = pa.table(columns).to_pandas()
     return frame
+
+
+def _table_of(frame: pd.DataFrame) -> pa.Table:
+    """The columns of `frame` that an answers table may have, as Arrow has them; NaN is a gap."""
+    _check_columns("the answers table", list(map(str, frame.columns)))
+    known = [name for name in frame.columns if name in ANSWERS.names]
+    try:
+        return pa.Table.from_pandas(frame[known], preserve_index=False)
+    except (pa.ArrowException, ValueError) as error:
+        raise AnswersError(f"the answers table: a column holds values of several types: {first_line(error)}") from error
 
 
 def _raw_table(path: Path) -> pa.Table:
@@ -79,41 +91,41 @@ def _read_csv(path: Path, compression: str | None) -> pa.Table:
         return pa.csv.read_csv(stream, parse_options=parse, convert_options=convert)
 
 
-def _check_columns(path: Path, names: list[str]) -> None:
+def _check_columns(where: str, names: list[str]) -> None:
     for name in _NEEDED:
         if names.count(name) > 1:
-            raise AnswersError(f"{path}: has two columns called '{name}'")
+            raise AnswersError(f"{where}: has two columns called '{name}'")
     missing = [name for name in _NEEDED if name not in names]
     if missing:
         others = [name for name in names if name not in ANSWERS.names]
         raise AnswersError(
-            f"{path}: has no column '{missing[0]}'{nearest(missing[0], others)}; "
+            f"{where}: has no column '{missing[0]}'{nearest(missing[0], others)}; "
             f"an answers table has the columns {', '.join(_NEEDED)}"
         )
 
 
-def _text_column(path: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _text_column(where: str, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A needed column as text without gaps. Raises AnswersError naming the first row with a gap."""
-    text = _cast(path, name, column, pa.string())
+    text = _cast(where, name, column, pa.string())
     if name in _MAY_BE_EMPTY:
         return pc.fill_null(text, "")
     gaps = pc.fill_null(pc.equal(text, ""), True)
     row = pc.index(gaps, True).as_py()
     if row >= 0:
-        raise AnswersError(f"{path}, row {row + 1}: '{name}' is empty")
+        raise AnswersError(f"{where}, row {row + 1}: '{name}' is empty")
     return text
 
 
-def _optional_column(path: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _optional_column(where: str, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     if name == "probability":
         if pa.types.is_string(column.type):
             column = pc.if_else(pc.equal(column, ""), None, column)
-        return pc.fill_null(_cast(path, name, column, pa.float64()), float("nan"))
-    return pc.fill_null(_cast(path, name, column, pa.string()), "")
+        return pc.fill_null(_cast(where, name, column, pa.float64()), float("nan"))
+    return pc.fill_null(_cast(where, name, column, pa.string()), "")
 
 
-def _cast(path: Path, name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def _cast(where: str, name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     try:
         return column.cast(kind)
     except pa.ArrowException as error:
-        raise AnswersError(f"{path}: column '{name}' holds values that are not {kind}: {error}") from error
+        raise AnswersError(f"{where}: column '{name}' holds values that are not {kind}: {error}") from error

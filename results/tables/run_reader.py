@@ -80,12 +80,18 @@ class Run:
         return models
 
 
-def read_run(run: Path) -> Run:
+def read_run(run: str | Path) -> Run:
     """Read the run directory `run`. A sweep, or a mitigation, is there if any of its tables is.
 
     Raises:
         RunDirectoryError: it is none, nothing has been measured in it yet, or a file of it cannot be read.
+
+    Example::
+
+        run = seesaw.read_run("outputs/demo")
+        print(run.sweep.matrix.sort_values("is").head())
     """
+    run = Path(run)
     record, config = _run_json(run), _config(run)
     has_mitigation = _holds(run, _OF_MITIGATIONS)
     return Run(

@@ -1,0 +1,233 @@
+"""The science for a notebook: plain arguments, data frames in and out, and no event loop to think of.
+
+Each function is a thin form of one that the runner uses: `experiments.analysis.analyze`,
+`experiments.biasconnect.biasconnect` and `experiments.intermit.mitigate`. They are public as `seesaw.analyze`,
+`seesaw.biasconnect` and `seesaw.mitigate`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from seesaw.experiments import analysis, intermit
+from seesaw.experiments import biasconnect as one_subject
+from seesaw.experiments.analysis import Analysis
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.dataset.model import Dataset
+from seesaw.experiments.intermit import EPSILON, MAX_STEPS, Problem
+from seesaw.experiments.lab import Lab
+from seesaw.experiments.mitigators import PM
+from seesaw.experiments.priorities import check_epsilon, check_priority
+from seesaw.experiments.prompt_sets import PromptSetObserver
+from seesaw.experiments.settings import make_settings
+from seesaw.experiments.strategies import strategies_of
+from seesaw.results.errors import ConfigError, nearest
+from seesaw.results.tables.read_answers import read_answers
+
+__all__ = ["MitigatedSubject", "SubjectBias", "analyze", "biasconnect", "mitigate"]
+
+Result = TypeVar("Result")
+
+
+def analyze(
+    answers: pd.DataFrame | str | Path,
+    dataset: Dataset | str = "occupation",
+    *,
+    axes: list[str] | None = None,
+    metric: str | Mapping[str, str] = "nominal",
+    targets: Mapping[str, object] | None = None,
+    intervention: str = "uniform",
+) -> Analysis:
+    """Distributions, IS matrices and their uncertainty from answers that anyone made; no models needed.
+
+    `answers` has a row for every image and axis, with the columns model, subject, source_axis and source_value (both
+    empty for images of the initial prompt), image, axis and answer; it may be the path of a Parquet or CSV file.
+    `axes` narrows the dataset down; `metric`, `targets` and `intervention` are as in a config. The result has the data
+    frames `distributions`, `matrices` and `uncertainty`, a `summary` of what is undefined and why, and `write(folder)`.
+
+    Raises AnswersError, which names the row, for a table that does not fit the dataset, and ConfigError for the rest.
+
+    Example::
+
+        answers = pd.read_csv("my_vqa.csv")
+        result = seesaw.analyze(answers, "occupation", axes=["gender", "age"])
+        print(result.matrices)
+        seesaw.draw_matrix(result.matrices, model="sd14", subject="nurse")
+    """
+    chosen = (load_dataset(dataset) if isinstance(dataset, str) else dataset).select(axes=axes)
+    return analysis.analyze(read_answers(answers), make_settings(chosen, metric, targets, intervention))
+
+
+@dataclass(frozen=True, eq=False)
+class SubjectBias:
+    """What BiasConnect found for one subject on one model.
+
+    `bias` is w-bar of every axis of the initial prompt, by axis. `matrix` is IS[x, y]: what intervening on the axis of
+    the row does to the axis of the column; above zero it comes nearer to its target, below zero it is tipped away.
+    """
+
+    model: str
+    subject: str
+    bias: pd.Series[float]
+    matrix: pd.DataFrame
+
+
+def biasconnect(
+    lab: Lab,
+    dataset: Dataset,
+    model: str,
+    subject: str,
+    *,
+    images: int = 48,
+    metric: str | Mapping[str, str] = "nominal",
+    targets: Mapping[str, object] | None = None,
+    intervention: str = "uniform",
+) -> SubjectBias:
+    """BiasConnect (paper, section 3): the biases of one subject on one model, and its matrix of IS.
+
+    Raises ConfigError for a subject, setting or model that is not known, and what the Lab raises.
+
+    Example::
+
+        dataset = seesaw.load_dataset("occupation")
+        lab = seesaw.ExactLab(dataset, {name: world.shares for name, world in seesaw.WORLDS.items()})
+        nurse = seesaw.biasconnect(lab, dataset, "alder", "nurse")
+        print(nurse.bias.sort_values())
+        seesaw.draw_matrix(nurse.matrix)
+    """
+    _check_subject(dataset, subject)
+    settings = make_settings(dataset, metric, targets, intervention)
+    estimate = _finished(one_subject.biasconnect(lab, model, subject, settings, images))
+    return SubjectBias(
+        model,
+        subject,
+        bias=pd.Series(estimate.w_init, index=list(estimate.targets), name="w"),
+        matrix=_matrix(estimate.sensitivity.tolist(), estimate.sources, estimate.targets),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class MitigatedSubject:
+    """How a mitigation of one subject on one model went.
+
+    `steps` has a row for the model as it was and one for every axis that was mitigated, with the columns `axis` (the
+    one mitigated last, "" in the first row), `tau`, `tau_se`, `predicted` (tau as predicted before the step, NaN where
+    the strategy predicts nothing) and `w_<axis>` for every axis. `outcome` is reached, no_gain, exhausted, max_steps or
+    undefined, and `reason` says why it is undefined. `matrices` has the candidates' IS as each step saw them, with an
+    axis to mitigate on each row; it is empty for a strategy that does not look at them.
+    """
+
+    model: str
+    subject: str
+    strategy: str
+    outcome: str
+    reason: str
+    mitigated: tuple[str, ...]
+    steps: pd.DataFrame
+    matrices: tuple[pd.DataFrame, ...]
+    alerts: tuple[str, ...]
+
+    @property
+    def tau(self) -> float:
+        """tau after the last step; NaN if nothing could be measured."""
+        return float(self.steps["tau"].iloc[-1]) if len(self.steps) else float("nan")
+
+
+def mitigate(
+    lab: Lab,
+    dataset: Dataset,
+    model: str,
+    subject: str,
+    priority: Mapping[str, float],
+    *,
+    strategy: str = "greedy",
+    epsilon: float = EPSILON,
+    max_steps: int | None = MAX_STEPS,
+    normalize: bool = False,
+    images: int = 48,
+    metric: str | Mapping[str, str] = "nominal",
+    targets: Mapping[str, object] | None = None,
+    intervention: str = "target",
+    seed: int = 0,
+) -> MitigatedSubject:
+    """InterMit (paper, algorithm 1) for one subject on one model, by prompt modification.
+
+    `priority` weighs the axes that matter and sums to 1, or is divided by its sum with `normalize`. `strategy` is
+    greedy (InterMit's), all, own or random (in an order drawn by `seed`); `max_steps=None` lets it mitigate every axis.
+
+    Raises ConfigError for what is not known or out of range, and what the Lab raises.
+
+    Example::
+
+        nurse = seesaw.mitigate(lab, dataset, "alder", "nurse", {"gender": 0.5, "clothing": 0.5})
+        print(nurse.outcome, nurse.mitigated)
+        print(nurse.steps)
+    """
+    _check_subject(dataset, subject)
+    problem = Problem(model, subject, check_priority(dataset, priority, normalize), check_epsilon(epsilon), max_steps)
+    [chosen] = strategies_of(strategy, seed)
+    observer = PromptSetObserver(lab, PM(make_settings(dataset, metric, targets, intervention), images))
+    state = _finished(intermit.mitigate(observer, problem, chosen))
+    names = [axis.name for axis in dataset.axes]
+    rows: list[dict[str, Any]] = []
+    before = None
+    for step in state.steps:
+        predicted = before.predicted if before and before.predicted is not None else float("nan")
+        row = {"axis": before.axis if before else "", "tau": step.tau, "tau_se": step.tau_error, "predicted": predicted}
+        rows.append(row | {f"w_{axis}": w for axis, w in step.w.items()})
+        before = step
+    return MitigatedSubject(
+        model,
+        subject,
+        chosen.name,
+        state.outcome,
+        state.reason,
+        state.mitigated,
+        steps=pd.DataFrame(rows, columns=["axis", "tau", "tau_se", "predicted", *(f"w_{name}" for name in names)]),
+        matrices=tuple(
+            _matrix(list(step.sensitivity.values()), tuple(step.sensitivity), names)
+            for step in state.steps
+            if step.sensitivity
+        ),
+        alerts=tuple(str(alert) for step in state.steps for alert in step.alerts),
+    )
+
+
+def _matrix(rows: list[Any], sources: tuple[str, ...], targets: list[str] | tuple[str, ...]) -> pd.DataFrame:
+    index = pd.Index(sources, name="source_axis")
+    return pd.DataFrame(rows, index=index, columns=pd.Index(list(targets), name="target_axis"), dtype=float)
+
+
+def _check_subject(dataset: Dataset, subject: str) -> None:
+    if subject not in dataset.subjects:
+        raise ConfigError(f"dataset '{dataset.name}' has no subject '{subject}'{nearest(subject, dataset.subjects)}")
+
+
+def _finished(work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`. A notebook has an event loop of its own, which cannot wait: there a thread does."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def in_thread() -> None:
+        try:
+            results.append(asyncio.run(work))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
