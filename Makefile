@@ -1,11 +1,14 @@
-# make demo: set up .venv and run the main job on embedded models;  make test: set up, lint, types and tests.
+# make demo: set up .venv and run the main job on embedded models
+# make test: set up .venv, then format, lint, types and all tests, as CI does
+# make fast: the same with the fast tests alone, about two minutes on two cores
+# make docs: build the documentation into site/
 # Needs Python 3.11 or newer on Linux and nothing else; PYTHON=... chooses one.
 PYTHON ?= python3
 BIN := .venv/bin
-# torch's CPU build: from the configured package index, else from PyTorch's own
+# torch's CPU build comes from the configured package index if that has it, else from PyTorch's own
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test fast lint docs bench clean
 
 demo: .venv/.ready
 	$(BIN)/seesaw sweep demo
@@ -13,10 +16,16 @@ demo: .venv/.ready
 test: .venv/.ready lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+fast: .venv/.ready lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
 lint: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: .venv/.ready
+	$(BIN)/mkdocs build --strict
 
 bench: .venv/.ready
 	for bench in questions sweep overhead engine fidelity swap mitigation scaling campaign; do $(BIN)/python -m benchmarks.$$bench || exit 1; done

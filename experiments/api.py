@@ -58,7 +58,7 @@ def analyze(
 
         answers = pd.read_csv("my_vqa.csv")
         result = seesaw.analyze(answers, "occupation", axes=["gender", "age"])
-        print(result.matrices)
+        result.matrices
         seesaw.draw_matrix(result.matrices, model="sd14", subject="nurse")
     """
     chosen = (load_dataset(dataset) if isinstance(dataset, str) else dataset).select(axes=axes)
@@ -99,7 +99,7 @@ def biasconnect(
         dataset = seesaw.load_dataset("occupation")
         lab = seesaw.ExactLab(dataset, {name: world.shares for name, world in seesaw.WORLDS.items()})
         nurse = seesaw.biasconnect(lab, dataset, "alder", "nurse")
-        print(nurse.bias.sort_values())
+        nurse.bias.sort_values()
         seesaw.draw_matrix(nurse.matrix)
     """
     _check_subject(dataset, subject)
@@ -167,8 +167,8 @@ def mitigate(
     Example::
 
         nurse = seesaw.mitigate(lab, dataset, "alder", "nurse", {"gender": 0.5, "clothing": 0.5})
-        print(nurse.outcome, nurse.mitigated)
-        print(nurse.steps)
+        nurse.outcome, nurse.mitigated
+        nurse.steps
     """
     _check_subject(dataset, subject)
     problem = Problem(model, subject, check_priority(dataset, priority, normalize), check_epsilon(epsilon), max_steps)

@@ -39,7 +39,7 @@ def run_sweep(experiment: Experiment, *, progress: bool = True) -> Run:
 
         experiment = seesaw.load_experiment("demo", ["images=16"])
         run = seesaw.run_sweep(experiment)
-        print(run.sweep.matrix)
+        run.sweep.matrix
     """
     _run(SweepJob(experiment), progress)
     return read_run(experiment.run)
@@ -53,8 +53,8 @@ def run_mitigation(experiment: Experiment, *, progress: bool = True) -> Run:
     Example::
 
         experiment = seesaw.load_experiment("demo", ["priorities={gender: 0.5, age: 0.5}", "strategy=[greedy, all]"])
-        for case in seesaw.run_mitigation(experiment).mitigation.cases:
-            print(case.subject, case.strategy, case.outcome, case.tau)
+        run = seesaw.run_mitigation(experiment)
+        [(case.subject, case.strategy, case.outcome, case.tau) for case in run.mitigation.cases]
     """
     _run(MitigateJob(experiment), progress)
     return read_run(experiment.run)
@@ -71,7 +71,7 @@ def run_study(
     Example::
 
         tables = seesaw.run_study("validation", seesaw.load_experiment("demo"))
-        print(tables["validation"])
+        tables["validation"]
     """
     job = study_of(name, experiment, real)
     _run(job, progress)

@@ -144,7 +144,7 @@ def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
     Example::
 
         plan = seesaw.make_plan(seesaw.load_experiment("demo"))
-        print(plan.total("images"), plan.total("answers_held"), plan.vqa_hours)
+        plan.total("images"), plan.total("answers_held"), plan.vqa_hours
     """
     store = Store(experiment.store) if store is None else store
     answered, problems = store.look(experiment.vlm.folder)

@@ -62,7 +62,7 @@ def load_dataset(source: str | Path | Mapping[str, object], *, search: Sequence[
 
         dataset = seesaw.load_dataset("occupation")
         nurses = seesaw.load_dataset({"extends": "occupation", "subjects": ["nurse", "midwife"]})
-        print(dataset.subjects, [axis.name for axis in dataset.axes])
+        dataset.subjects, [axis.name for axis in dataset.axes]
     """
     folders = [*search, DATASETS]
     if isinstance(source, Mapping):

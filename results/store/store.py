@@ -76,8 +76,7 @@ class Store:
     Example::
 
         store = seesaw.Store("outputs/store")
-        for folder in store.folders():
-            print(folder, len(store.names(folder)))
+        {folder: len(store.names(folder)) for folder in store.folders()}
         damaged = [problem for name, problem in store.verify() if problem]
     """
 

@@ -89,7 +89,7 @@ def read_run(run: str | Path) -> Run:
     Example::
 
         run = seesaw.read_run("outputs/demo")
-        print(run.sweep.matrix.sort_values("is").head())
+        run.sweep.matrix.sort_values("is").head()
     """
     run = Path(run)
     record, config = _run_json(run), _config(run)

@@ -20,7 +20,10 @@ from seesaw.runner.config import CONFIGS, ModelConfig, load_named
 from tests.actors import tiny
 
 # diffusers warns of what it and torch are about to drop; that is theirs to mend
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.slow,  # builds a small pipeline of every class that the paper's models use
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 
 #: Class and call of each model. Source: the paper's section "Models", and for what it leaves to "the default settings
 #: provided for these models on Huggingface" their model cards, and the pipelines' defaults where those say nothing.

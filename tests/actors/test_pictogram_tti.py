@@ -18,7 +18,10 @@ from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.prompts import compose, prompts_of
 from seesaw.runner.config import CONFIGS, ModelConfig, load_named
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.slow,  # draws hundreds of images with the embedded pipeline
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 IMAGES = 48
 
 

@@ -19,7 +19,10 @@ from seesaw.results.errors import ConfigError, EnvironmentFault
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm", exc_type=ImportError)
 # vLLM, torch and transformers warn of their own doings while they load.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.slow,  # loads the embedded VLM into vLLM and transformers
+    pytest.mark.filterwarnings("ignore"),
+]
 
 SETTINGS = {"model": "pictogram"}
 PERSON_QUESTION = VQAQuestion("Is there a person in the image (yes or no)?", ("yes", "no"))

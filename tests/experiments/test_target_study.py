@@ -337,6 +337,7 @@ def test_a_table_that_is_not_there_is_named_with_its_neighbour(tmp_path):
         read_targets(tmp_path, FEW)
 
 
+@pytest.mark.slow  # a study of the paper's size
 def test_five_models_and_the_papers_subjects_take_less_than_a_minute(tmp_path):
     """8,320 entries; the number of images hardly matters."""
     few = drawn("alder", DATASET.subjects, 8)

@@ -15,6 +15,8 @@ import pytest
 
 from benchmarks.campaign import Raylets, Size, campaign
 
+pytestmark = pytest.mark.slow  # runs sweeps and kills their replicas
+
 CONFIG = """
 models: [{{name: tti, engine: simulated, settings: {{seconds: {seconds}, bytes: {size}}}, gpus: 1, cpus: 0.1}}]
 vqa: {{name: vlm, engine: simulated, settings: {{seconds: {question}}}, gpus: 1, cpus: 0.1}}

@@ -14,6 +14,8 @@ from PIL import Image
 
 from tests.conftest import Command
 
+pytestmark = pytest.mark.slow  # loads the embedded models and vLLM, and runs sweeps
+
 ENGINE = '''
 import os
 import signal

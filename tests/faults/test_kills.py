@@ -17,6 +17,8 @@ import pytest
 
 from tests.conftest import Command
 
+pytestmark = pytest.mark.slow  # kills sweeps over and over
+
 CONFIG = """
 models: [pictogram-birch, pictogram-elm]
 vqa: pictogram-vlm

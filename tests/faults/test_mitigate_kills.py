@@ -9,6 +9,8 @@ import pytest
 from seesaw.results.tables.mitigation import read_mitigation
 from tests.conftest import Command
 
+pytestmark = pytest.mark.slow  # kills mitigations over and over
+
 CONFIG = """
 models: [{{name: one, engine: pictogram-draw, settings: {{world: alder}}, cpus: 0.2}}]
 vqa: {{name: vlm, engine: simulated, settings: {{seconds: 0.0005}}, cpus: 0.2}}

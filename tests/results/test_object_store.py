@@ -23,6 +23,8 @@ from seesaw.results.store.shards import serialise
 from seesaw.results.store.store import Store
 from tests.results.test_store import FOLDER, images, shard
 
+pytestmark = pytest.mark.slow  # starts servers of an object store, stops them and kills writers
+
 KEY_ID, SECRET = "seesaw-tests-user", "no/secret+but-of-its-shape"
 BOUND = 30  #: seconds within which a server that does not answer must be told
 

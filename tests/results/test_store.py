@@ -140,6 +140,7 @@ def _commit_forever(root: str, first: int) -> None:
         store.commit(shard(number), images(number))
 
 
+@pytest.mark.slow  # kills writers over and over
 def test_a_writer_killed_at_any_moment_leaves_whole_shards_only(tmp_path):
     """SIGKILL, 12 times at random moments: every listed shard reads back as it was meant."""
     moments = random.Random(3)

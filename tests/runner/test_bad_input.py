@@ -221,6 +221,7 @@ dataset:
     assert '"cells": 5' in command.out
 
 
+@pytest.mark.slow  # starts Ray
 def test_a_gpu_that_is_not_there_and_a_full_disk_end_a_run_with_exit_code_4(tmp_path, seesaw):
     (tmp_path / "big.yaml").write_text(
         with_keys("models: [{name: tti, engine: simulated, gpus: 1, image_kb: 1.0e+15}]")

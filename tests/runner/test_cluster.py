@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = pytest.mark.slow  # starts clusters of several Ray nodes
+
 CONFIG = """
 models: [{name: one, engine: simulated, gpus: 1, cpus: 0.5, memory_gb: 4}]
 vqa: {name: vlm, engine: simulated, cpus: 0.5}

@@ -16,6 +16,8 @@ from seesaw.results.errors import ConfigError
 from seesaw.results.secrets import without_secrets
 from seesaw.runner.config import CONFIGS, load_config
 
+pytestmark = pytest.mark.slow  # starts Ray as the examples for clusters do
+
 EXAMPLES = CONFIGS / "clusters"
 CONFIG = """
 models: [{name: one, engine: simulated, cpus: 0.5, settings: {seconds: 0.2}}]

@@ -20,6 +20,8 @@ from seesaw.runner.experiment import load_experiment
 from seesaw.runner.jobs.mitigate import MitigateJob
 from seesaw.runner.plan import batches_of, whole
 
+pytestmark = pytest.mark.slow  # every test starts Ray, and some several times
+
 CONFIG = """
 models: [{name: one, engine: pictogram-draw, settings: {world: alder}, cpus: 0.2}]
 vqa: {name: vlm, engine: simulated, cpus: 0.2}

@@ -12,6 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+pytestmark = pytest.mark.slow  # starts Ray to resume older runs
+
 #: standard errors of 0.1.0's studies came from another approximation than those of its sweeps
 ERRORS = ["error", "sure"]
 

@@ -15,6 +15,8 @@ from seesaw.runner.fleet.fleet import run_on_replica
 from seesaw.runner.fleet.pool import ReplicaPool
 from seesaw.runner.fleet.work import Work
 
+pytestmark = pytest.mark.slow  # starts Ray, and kills its actors
+
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

@@ -10,6 +10,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+pytestmark = pytest.mark.slow  # every test starts Ray, and some several times
+
 CONFIG = """
 name: small
 models:

@@ -18,6 +18,8 @@ from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.prompts import counterfactual_prompts, initial_prompt
 from seesaw.experiments.sensitivity import intersectional_sensitivity, mixture, uniform, w_bar
 
+pytestmark = pytest.mark.slow  # runs a sweep of the embedded models with vLLM
+
 SUBJECTS = ("computer programmer", "librarian", "nurse", "engineer", "musician", "farmer")
 IMAGES, DRAWS = 48, 2000
 DATASET = load_dataset("occupation")
