@@ -2,7 +2,7 @@
 
 An engine turns prompts into images (TTI) or images and questions into answers (VQA). It knows nothing of Ray, of the
 store or of the experiment; the actors around it know nothing of diffusers, vLLM or pictograms. A config names one of
-`TTI_ENGINES` or `VQA_ENGINES`, or any `package.module:Class` that can be imported where the actor runs.
+`TTI_ENGINES` or `VQA_ENGINES`, or a class of the user's as `module:Class` (`seesaw.actors.plugins`).
 
 An engine class is made as `Engine(settings)` in the actor's own process. `settings` is the YAML's mapping of the same
 name, and all of it is part of the identity of what the engine makes, except for the names in the class' `inert`, if it
@@ -14,17 +14,11 @@ weights are missing.
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from PIL import Image
-
-from seesaw.results.errors import ConfigError, nearest
-from seesaw.results.secrets import first_line
 
 __all__ = [
     "ABSENT",
@@ -38,8 +32,6 @@ __all__ = [
     "VQAEngine",
     "VQAQuestion",
     "Withheld",
-    "engine_class",
-    "own_code",
 ]
 
 TTI_ENGINES: Mapping[str, str] = {
@@ -105,34 +97,3 @@ class VQAEngine(Protocol):
     def ask(self, requests: Sequence[tuple[bytes, Sequence[VQAQuestion]]]) -> list[list[Reply]]:
         """Ask every image (encoded bytes) its questions; replies in the same order. Deterministic for one call."""
         ...
-
-
-def engine_class(name: str, known: Mapping[str, str], what: str = "engine") -> type[Any]:
-    """The class behind the name of an engine, or of `what` else; ConfigError (exit 2) for a name that is none."""
-    path = known.get(name, name)
-    module, _, attribute = path.partition(":")
-    if not attribute:
-        raise ConfigError(f"{what} '{name}' is unknown{nearest(name, known)}; or give 'package.module:Class'")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if error.name and module.split(".")[0] == error.name.split(".")[0]:
-            raise ConfigError(f"{what} '{name}': no module '{error.name}' can be imported") from error
-        raise
-    except AttributeError as error:
-        raise ConfigError(f"{what} '{name}': module '{module}' has no '{attribute}'") from error
-    except Exception as error:
-        if name in known:
-            raise
-        told = f"{type(error).__name__}: {first_line(error)}"  # a user's own file, which has a mistake
-        raise ConfigError(f"{what} '{name}': module '{module}' cannot be imported: {told}") from error
-    if not isinstance(found, type):
-        raise ConfigError(f"{what} '{name}': '{path}' is not a class")
-    return found
-
-
-def own_code(name: str, found: type[Any]) -> dict[str, str]:
-    """What identifies the class of a user's own (`module:Class`): its source file; nothing for one by name."""
-    if ":" not in name:
-        return {}
-    return {"code": hashlib.sha256(inspect.getsource(inspect.getmodule(found) or found).encode()).hexdigest()}

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 from PIL import Image
 
-from seesaw.actors.engines import BLANK, REASONS, TTI_ENGINES, Withheld, engine_class
+from seesaw.actors.engines import BLANK, REASONS, Withheld
+from seesaw.actors.plugins import Plugin
 from seesaw.actors.process import begin, kept, mortal
 from seesaw.results.errors import StoreError
 from seesaw.results.images import open_image
@@ -45,7 +46,9 @@ class TTIActor:
     already being made (the fleet runs it in a concurrency group, that is a thread, of its own).
     """
 
-    def __init__(self, name: str, engine: str, settings: Mapping[str, Any], store: str, threads: int, log: str) -> None:
+    def __init__(
+        self, name: str, engine: Plugin, settings: Mapping[str, Any], store: str, threads: int, log: str
+    ) -> None:
         self._args = name, engine, settings
         self._store = Store(store, made=True)
         self._vain = 0
@@ -56,7 +59,7 @@ class TTIActor:
         """Load the engine; a typed error instead of an actor that dies while it is made."""
         name, engine, settings = self._args
         began = time.monotonic()
-        self._engine = engine_class(engine, TTI_ENGINES)(settings)
+        self._engine = engine.load()(settings)
         return {"name": name, "pid": os.getpid(), "load_seconds": time.monotonic() - began}
 
     def generate(self, batch: ImageBatch) -> float:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from seesaw.actors.engines import VQA_ENGINES, Reply, VQAEngine, VQAQuestion, Withheld, engine_class
+from seesaw.actors.engines import Reply, VQAEngine, VQAQuestion, Withheld
+from seesaw.actors.plugins import Plugin
 from seesaw.actors.process import begin, kept, mortal
 from seesaw.actors.tti import read_images
 from seesaw.results.store.store import ANSWER_SHARD, Store
@@ -92,7 +93,7 @@ class VQAActor:
     def __init__(
         self,
         name: str,
-        engine: str,
+        engine: Plugin,
         settings: Mapping[str, Any],
         questionnaire: VQAQuestionnaire,
         store: str,
@@ -109,7 +110,7 @@ class VQAActor:
         """Load the engine and check that it can give every answer of the questionnaire, in errors of their own type."""
         name, engine, settings = self._args
         began = time.monotonic()
-        self.engine: Any = engine_class(engine, VQA_ENGINES)(settings)
+        self.engine: Any = engine.load()(settings)
         self.engine.check(self.questionnaire.all)
         return {"name": name, "pid": os.getpid(), "load_seconds": time.monotonic() - began}
 

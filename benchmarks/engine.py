@@ -25,6 +25,7 @@ import torch
 from PIL import Image
 
 from seesaw.actors.diffusers_engine import DiffusersEngine
+from seesaw.actors.plugins import find_plugin
 from seesaw.actors.tti import ImageBatch, TTIActor
 from seesaw.results.store.store import Store
 from seesaw.runner.config import ModelConfig, load_named
@@ -113,7 +114,7 @@ def writing(args: argparse.Namespace) -> None:
                 store = Path(folder) / f"{repeat}-{overlap}"
                 Store(store).probe()
                 settings = {"seconds": args.gpu_seconds, "side": 1024}
-                actor = TTIActor("bench", f"{__name__}:Slow", settings, str(store), 1, "")
+                actor = TTIActor("bench", find_plugin(f"{__name__}:Slow", {}), settings, str(store), 1, "")
                 actor._engine = Slow(settings)
                 seconds.append(timed(lambda a=actor, o=overlap: run(a, o, args.batches)))
             ratios.append(seconds[0] / seconds[1])

@@ -28,7 +28,7 @@ images: {images}
 
 def bare(config: str) -> None:
     """Every batch of the experiment, one after the other, in this process."""
-    from seesaw.actors.engines import TTI_ENGINES, VQA_ENGINES, VQAQuestion, engine_class
+    from seesaw.actors.engines import VQAQuestion
     from seesaw.actors.vqa import VQAQuestionnaire, ask_images
     from seesaw.runner.experiment import load_experiment
     from seesaw.runner.plan import all_batches
@@ -41,11 +41,11 @@ def bare(config: str) -> None:
         tuple(VQAQuestion(q.text, q.choices) for q in asked.questions),
     )
     vlm = experiment.vlm.spec
-    engine = engine_class(vlm.engine, VQA_ENGINES)(vlm.settings)
+    engine = experiment.vlm.engine.load()(vlm.settings)
     engine.check(questionnaire.all)
     kept = []
     for model in experiment.models:
-        tti = engine_class(model.spec.engine, TTI_ENGINES)(model.spec.settings)
+        tti = model.engine.load()(model.spec.settings)
         for batch in all_batches(experiment, model):
             images = tti.generate(batch.prompt.text, batch.seeds)
             kept.append(ask_images(engine, images, questionnaire))

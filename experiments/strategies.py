@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ class View:
     mitigated: tuple[str, ...]
 
 
+@runtime_checkable
 class Strategy(Protocol):
     """`looks`: the counterfactuals of candidates are observed. `stops`: at epsilon, not only once all is mitigated."""
 
@@ -119,12 +120,21 @@ def random_order(seed: int) -> Strategy:
     return _InOrder("random", seed=seed)
 
 
-def strategies_of(names: object, seed: int) -> list[Strategy]:
-    """Strategies by name, one or a list, none twice. Raises ConfigError for what is none."""
+def strategies_of(names: object, seed: int, load: Callable[[str], Strategy] | None = None) -> list[Strategy]:
+    """Strategies by name, one or a list, none twice. Raises ConfigError for what is none.
+
+    `load` makes the strategy of a name that is a class of the user's, `module:Class`.
+    """
     listed = [names] if isinstance(names, str) else names
     known = {strategy.name: strategy for strategy in (GREEDY, ALL, OWN, random_order(seed))}
     if not isinstance(listed, Sequence) or not listed:
         raise ConfigError(f"strategy is {names!r}; it is one of {', '.join(known)}, or a list of them")
+    for name in dict.fromkeys(name for name in listed if isinstance(name, str) and ":" in name):
+        own = load(name) if load else None
+        if own is not None and own.name in {strategy.name for strategy in known.values()}:
+            raise ConfigError(f"strategy '{name}': its name is '{own.name}', and another strategy has that name")
+        if own is not None:
+            known[name] = own
     for name in listed:
         if not isinstance(name, str) or name not in known:
             raise ConfigError(f"strategy: there is none called '{name}'{nearest(str(name), known)}")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from seesaw.actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class, own_code
+from seesaw.actors.engines import TTI_ENGINES, VQA_ENGINES
 from seesaw.actors.pictogram.world import WORLDS
+from seesaw.actors.plugins import Plugin, find_plugin
 from seesaw.experiments.assignments import Assignment, assignments_of
 from seesaw.experiments.dataset.load import Dataset, load_dataset
 from seesaw.experiments.priorities import read_priorities
@@ -48,6 +48,7 @@ class ResolvedModel(Generic[Spec]):
     spec: Spec
     identity: str
     folder: str  #: of its shards in the store
+    engine: Plugin
 
     @property
     def name(self) -> str:
@@ -66,7 +67,10 @@ class Experiment:
     store: str
     run: Path
     cluster: ClusterConfig
-    config: Config  #: as written, for the keys that a command of its own reads; `priorities` of a file are in it
+    config: Config  #: as written, for the keys that a command of its own reads
+    priorities: Any = None  #: of the config, or of the file that it names
+    normalize: bool = False  #: whether `priorities` are still to be divided by their sum
+    search: tuple[Path, ...] = ()  #: the folders where what the config names is looked up first
 
     @cached_property
     def questionnaire(self) -> Questionnaire:
@@ -90,11 +94,27 @@ class Experiment:
         return assignments_of(
             self.dataset,
             models,
-            config.priorities,
+            self.priorities,
             epsilon=config.epsilon,
-            normalize=config.normalize,
+            normalize=self.normalize,
             seed=self.seed,
         )
+
+    @property
+    def engines(self) -> dict[str, Plugin]:
+        """The engine of every model and of the VLM, by its name."""
+        served: list[ResolvedModel[Any]] = [*self.models, self.vlm]
+        return {each.name: each.engine for each in served}
+
+    @property
+    def user_files(self) -> dict[str, bytes]:
+        """The files of the user's that the config names classes in: `module.py` to its content."""
+        config, plugins = self.config, [*self.engines.values()]
+        strategies = config.strategy if isinstance(config.strategy, list) else [config.strategy]
+        for what, name in [("mitigator", config.mitigator), *(("strategy", strategy) for strategy in strategies)]:
+            if isinstance(name, str) and ":" in name:
+                plugins.append(find_plugin(name, {}, what, self.search))
+        return {plugin.copy: plugin.content for plugin in plugins if plugin.path}
 
     @property
     def truths(self) -> dict[str, str]:
@@ -112,6 +132,8 @@ class Experiment:
             "metric": dict(self.settings.metric),
             "targets": {axis: [float(x) for x in target] for axis, target in self.settings.targets.items()},
             **{key: getattr(self.config, key) for key in ("intervention", *_MITIGATE)},
+            "priorities": self.priorities,
+            "normalize": self.normalize,
             "vqa": asdict(self.vlm.spec),
             "store": self.store,
             "run": str(self.run),
@@ -147,12 +169,11 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
     """
     config, search = load_config(source, overrides)
     _check_numbers(config)
-    sys.path[:0] = [str(folder) for folder in search if str(folder) not in sys.path]  # where `engine: module:Class` is
     dataset = load_dataset(config.dataset, search=search).select(
         subjects=_names(config.subjects, "subjects"), axes=_names(config.axes, "axes")
     )
     settings = make_settings(dataset, config.metric, config.targets, config.intervention or "uniform")
-    _read_priorities(config, dataset, search)
+    priorities, normalize = _priorities_of(config, dataset, search)
     specs = [load_named(ModelConfig, "models", entry, search) for entry in _entries(config.models)]
     twice = sorted({s.name for s in specs if sum(s.name == other.name for other in specs) > 1})
     if twice:
@@ -183,6 +204,9 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
         run=Path(_absolute(config.run or f"outputs/{config.name}")),
         cluster=config.cluster,
         config=config,
+        priorities=priorities,
+        normalize=normalize,
+        search=tuple(search),
     )
     if config.priorities is not None:  # what a sweep has in its config must be right too: it keeps it
         _ = experiment.assignments
@@ -207,24 +231,25 @@ def analysis_settings(overrides: Sequence[str]) -> AnalysisSettings:
 def _served(
     spec: Spec, kind: str, engines: Mapping[str, str], search: Sequence[Path], store: Store
 ) -> ResolvedModel[Spec]:
-    engine = engine_class(spec.engine, engines)
+    plugin = find_plugin(spec.engine, engines, "engine", search)
+    engine = plugin.load()
     if hasattr(engine, "absolute"):
         spec = replace(spec, settings=engine.absolute(spec.settings, [*search, Path.cwd()]))
     extra = engine.identity(spec.settings) if hasattr(engine, "identity") else {}
-    extra = {**extra, **own_code(spec.engine, engine)}  # changed code makes other images
+    extra = {**extra, **plugin.identity()}  # changed code makes other images
     inert: frozenset[str] = getattr(engine, "inert", frozenset())
     settings = {key: value for key, value in spec.settings.items() if key not in inert}
     try:
         identity = digest("model", {"engine": spec.engine, "settings": settings, "extra": extra})
     except TypeError as error:
         raise ConfigError(f"{spec.name}: settings: {error}") from None
-    return ResolvedModel(spec, identity, store.folder(kind, spec.name, identity))
+    return ResolvedModel(spec, identity, store.folder(kind, spec.name, identity), plugin)
 
 
-def _read_priorities(config: Config, dataset: Dataset, search: Sequence[Path]) -> None:
-    """Put the priorities of a CSV in the place of its path, normalised if they are to be."""
+def _priorities_of(config: Config, dataset: Dataset, search: Sequence[Path]) -> tuple[Any, bool]:
+    """The priorities, those of a CSV read, and whether they are still to be normalised: those of a CSV are already."""
     if not isinstance(config.priorities, str) or config.priorities == "draw":
-        return
+        return config.priorities, config.normalize
     given = Path(config.priorities)
     path = next((folder / given for folder in search if (folder / given).is_file()), given)
     if path.suffix != ".csv" and not path.is_file():
@@ -232,8 +257,7 @@ def _read_priorities(config: Config, dataset: Dataset, search: Sequence[Path]) -
             f"priorities is '{given}'; it is 'draw', a mapping of axes to numbers, a list, or a .csv file"
         )
     rows = read_priorities(path, dataset, config.normalize)
-    config.priorities = [{"subject": subject, "priority": priority} for subject, priority in rows]
-    config.normalize = False
+    return [{"subject": subject, "priority": priority} for subject, priority in rows], False
 
 
 def _absolute(place: str) -> str:

@@ -98,7 +98,7 @@ class RunDirectory:
 
     def forget(self) -> None:
         """Leave the directory free for another try: nothing was done in it yet."""
-        for name in ("run.json", "config.yaml"):
+        for name in ("run.json", "config.yaml", *self._experiment.user_files):
             (self.path / name).unlink(missing_ok=True)
 
     def finished(self) -> bool:
@@ -140,6 +140,11 @@ class RunDirectory:
         text = yaml.dump(self._experiment.resolved(), Dumper=_Quoted, sort_keys=False, allow_unicode=True, width=120)
         with atomic_write(self.path / "config.yaml") as file:
             file.write(text.encode())
+        for name, content in self._experiment.user_files.items():  # where a command that reads this config finds them
+            copy = self.path / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(copy) as file:
+                file.write(content)
 
     def write_run_json(self, state: str, **facts: Any) -> None:
         """run.json: the fingerprint, versions, and how far the last command came (`state`)."""
@@ -206,7 +211,11 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str 
                 if each not in asked:
                     yield f"{name}: without {each} ({key} may be added, not taken away)"
                 elif asked[each] != identity:
-                    what = "settings or weights" if name == "models" else "epsilon, priorities or targets"
+                    what = (
+                        "settings or weights"
+                        if name == "models"
+                        else "epsilon, priorities, targets or the strategy's code"
+                    )
                     yield f"{name}.{each}: {what} changed ({identity[:8]} -> {asked[each][:8]})"
         elif isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differences(old, new, f"{name}.")

@@ -35,9 +35,12 @@ class Course:
         return not all(math.isnan(step.predicted) for step in self.case.course)
 
 
+_USERS = "the axis that the user's own code chooses"
+
+
 def courses(cases: Iterable[Case]) -> list[Course]:
     """What the report shows of every case."""
-    return [Course(case, STRATEGIES[case.strategy], Markup(_picture(case))) for case in cases]
+    return [Course(case, STRATEGIES.get(case.strategy, _USERS), Markup(_picture(case))) for case in cases]
 
 
 _LEFT, _TOP, _HEIGHT, _PITCH = 34, 18, 130, 104  # of the plot and between steps, in px

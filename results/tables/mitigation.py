@@ -30,13 +30,14 @@ __all__ = [
     "mitigation_schema",
     "read_mitigation",
     "read_parquet",
+    "strategies_among",
     "typed",
     "weighted_sum",
 ]
 
 Outcome = Literal["reached", "no_gain", "exhausted", "max_steps", "undefined"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-#: Every strategy, and why it takes the axis that it takes.
+#: Every strategy of Seesaw's own, and why it takes the axis that it takes. A user's says it nowhere.
 STRATEGIES: Mapping[str, str] = {
     "greedy": "the axis, chosen or not, with the largest predicted gain gamma",
     "all": "every chosen axis in order, whatever it gains, to the last",
@@ -159,6 +160,12 @@ def is_reached(tau: float, epsilon: float) -> bool:
     return tau <= epsilon + TOLERANCE
 
 
+def strategies_among(cases: Iterable[Case]) -> list[str]:
+    """The strategies of `cases`: Seesaw's own in their order, then the user's by name."""
+    names = {case.strategy for case in cases}
+    return [*(name for name in STRATEGIES if name in names), *sorted(names - STRATEGIES.keys())]
+
+
 def mitigation_schema(axes: Iterable[str]) -> pa.Schema:
     """The columns of mitigation.parquet for a dataset of `axes`: a row a step, `w_<axis>` for each of them.
 
@@ -250,8 +257,8 @@ def typed(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
 
 def _faults(rows: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> Iterator[str]:
     """What is wrong with the rows of one case, which are sorted by step."""
-    if rows[0]["strategy"] not in STRATEGIES:
-        yield f"no such strategy{nearest(rows[0]['strategy'], STRATEGIES)}"
+    if not rows[0]["strategy"]:
+        yield "has no strategy"
     steps = [row["step"] for row in rows]
     if steps != list(range(len(rows))):
         yield f"has the steps {', '.join(map(str, steps))}; they must be 0, 1, 2, ..., each once"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from seesaw.results.atomic_write import atomic_write
-from seesaw.results.tables.mitigation import STRATEGIES, Case
+from seesaw.results.tables.mitigation import Case, strategies_among
 from seesaw.results.tables.write import csv_of
 
 __all__ = ["Sheet", "appendix", "comparison", "latex", "markdown", "sheets", "table1", "write_sheet"]
@@ -59,7 +59,7 @@ def table1(cases: Sequence[Case]) -> Sheet:
     """
     rows = []
     for model in dict.fromkeys(case.model for case in cases):
-        for strategy in STRATEGIES:
+        for strategy in strategies_among(cases):
             mine = [case for case in cases if (case.model, case.strategy) == (model, strategy)]
             if mine:
                 count = sum(case.counts for case in mine)
@@ -115,8 +115,7 @@ def comparison(cases: Sequence[Case]) -> Sheet:
     """
     by_strategy = {
         strategy: {c.vector: c for c in cases if c.strategy == strategy and c.counts}
-        for strategy in STRATEGIES
-        if any(c.strategy == strategy for c in cases)
+        for strategy in strategies_among(cases)
     }
     known = dict.fromkeys(case.vector for case in cases)
     common = [key for key in known if all(key in mine for mine in by_strategy.values())]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pyarrow import fs
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from seesaw.actors.engines import TTI_ENGINES, VQA_ENGINES, engine_class
+from seesaw.actors.plugins import Plugin
 from seesaw.results.errors import EnvironmentFault, SeesawError
 from seesaw.results.secrets import first_line
 from seesaw.results.store.filesystem import open_filesystem
@@ -37,7 +37,7 @@ STEP = 0.5  #: seconds after which it is seen that nobody waits for an answer an
 LIBRARIES = ("torch", "diffusers", "transformers", "vllm")  #: what numbers come from
 UNSEEN = "unseen"  #: a node that does not see the driver's mark in the store
 
-Asked = tuple[str, bool, str, Mapping[str, Any]]  #: a model's or VLM's name, whether it is a model, engine, settings
+Asked = tuple[str, Plugin, Mapping[str, Any]]  #: the name of a model or VLM, its engine, the engine's settings
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ def look(models: Sequence[Asked], store: str = "", mark: str = "", node: str = "
 
 def engine_lacks(model: Asked) -> str:
     """What the engine's own preflight finds to be missing, or nothing. Raises ConfigError as the engine does."""
-    _, makes_images, name, settings = model
-    engine = engine_class(name, TTI_ENGINES if makes_images else VQA_ENGINES)
+    _, plugin, settings = model
+    engine = plugin.load()
     try:
         if hasattr(engine, "preflight"):
             engine.preflight(settings)
@@ -174,10 +174,11 @@ def ask(
 ) -> dict[str, NodeReport | str]:
     """The facts of every node, by its Ray node id, or why there are none. Waits no longer once it is `leaving`."""
     task: Any = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(_afar())
+    plain = [(name, asdict(engine), settings) for name, engine, settings in models]
     asked = {}
     for node in nodes:
         there = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-        asked[there.remote([*models], store, mark, node)] = node
+        asked[there.remote(plain, store, mark, node)] = node
     ready: list[Any] = []
     late, deadline = [*asked], time.monotonic() + PATIENCE
     while late and not leaving() and (left := deadline - time.monotonic()) > 0:
@@ -194,15 +195,19 @@ def ask(
 
 
 def _afar() -> Callable[..., Any]:
-    """`look` for a node that may have another Seesaw, or none: as a function in a function Ray sends its code along."""
+    """`look` for a node that may have another Seesaw, or none: as a function in a function Ray sends its code along.
 
-    def afar(*asked: Any) -> Any:
+    Its arguments are plain, for the same reason: a class of Seesaw's would not arrive where Seesaw does not have it.
+    """
+
+    def afar(models: list[tuple[str, dict[str, Any], Mapping[str, Any]]], *asked: Any) -> Any:
         from importlib import metadata
 
         try:
+            from seesaw.actors.plugins import Plugin
             from seesaw.runner.cluster.node_probe import look
 
-            return look(*asked)
+            return look([(name, Plugin(**engine), settings) for name, engine, settings in models], *asked)
         except (ImportError, AttributeError, TypeError) as error:
             try:
                 there = metadata.version("seesaw")

@@ -1,7 +1,7 @@
 """Before any work: whether the machine, or every node of the cluster, has what the run needs. One message, exit 4.
 
-`check_disk` and `runner.cluster.requirements.check_resources` compare what is needed with what there is; `preflight` asks each node
-that could take work for its versions, its memory, packages and weights, and whether it shares the store.
+`check_disk` and `runner.cluster.requirements.check_resources` compare what is needed with what there is; `preflight`
+asks each node that could take work for its versions, its memory, packages and weights, and whether it shares the store.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from seesaw.runner.cluster.node_probe import (
     versions,
 )
 from seesaw.runner.cluster.requirements import grouped, models_lack, resources_of, specs_of
-from seesaw.runner.config import ModelConfig
 from seesaw.runner.experiment import Experiment
 from seesaw.runner.plan import Plan
 from seesaw.runner.scheduling.resources import Node, places
@@ -68,7 +67,8 @@ def preflight(experiment: Experiment) -> Ready:
     """Ask this machine, or every node of the cluster that could take work, for all that a run needs there.
 
     A model needs one node that can load it, or as many as its `cluster.replicas` take; what others lack is a note.
-    Takes no longer than a node may take to answer (`runner.cluster.node_probe.PATIENCE`) and the store to keep a few bytes.
+    Takes no longer than a node may take to answer (`runner.cluster.node_probe.PATIENCE`) and the store to keep a few
+    bytes.
 
     Raises:
         ConfigError: on this machine, what an engine finds wrong with its settings.
@@ -201,4 +201,4 @@ def _apart(experiment: Experiment, facts: Mapping[str, NodeReport]) -> list[str]
 
 
 def _asked(experiment: Experiment) -> list[Asked]:
-    return [(s.name, isinstance(s, ModelConfig), s.engine, s.settings) for s in specs_of(experiment)]
+    return [(s.name, experiment.engines[s.name], s.settings) for s in specs_of(experiment)]

@@ -36,7 +36,7 @@ def starter(experiment: Experiment, spec: ModelConfig | VLMConfig, logs: Path) -
     def start(name: str, node: str) -> Any:
         here = NodeAffinitySchedulingStrategy(node, soft=False)
         log = f"{logs.absolute()}/{name.replace('/', '-')}.log"
-        arguments = name, spec.engine, spec.settings, *more, experiment.store, spec.threads, log
+        arguments = name, experiment.engines[spec.name], spec.settings, *more, experiment.store, spec.threads, log
         return actor.options(scheduling_strategy=here).remote(*arguments)
 
     return start

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from seesaw.actors.engines import engine_class, own_code
+from seesaw.actors.plugins import Plugin, find_plugin
 from seesaw.experiments.assignments import Assignment
 from seesaw.experiments.intermit import Problem
 from seesaw.experiments.lab import Lab
@@ -16,7 +16,7 @@ from seesaw.experiments.mitigations import Mitigation, matrix_rows, mitigate_all
 from seesaw.experiments.mitigators import Mitigator
 from seesaw.experiments.prompt_sets import PromptSetObserver
 from seesaw.experiments.settings import AnalysisSettings, make_settings
-from seesaw.experiments.strategies import strategies_of
+from seesaw.experiments.strategies import Strategy, strategies_of
 from seesaw.experiments.trajectory import State
 from seesaw.results.errors import ConfigError
 from seesaw.results.secrets import first_line
@@ -31,7 +31,7 @@ from seesaw.runner.plan import Plan, whole
 
 __all__ = ["MITIGATORS", "MitigateJob", "mitigator_identity", "mitigator_of"]
 
-#: Mitigators by name; `package.module:Class` is one too, made with (settings, images).
+#: Mitigators by name; `module:Class` is one too, made with (settings, images).
 MITIGATORS: Mapping[str, str] = {"pm": "seesaw.experiments.mitigators:PM"}
 
 
@@ -49,7 +49,8 @@ class MitigateJob:
             )
         self.experiment = self.served = experiment
         self._settings = experiment.mitigation_settings
-        self._strategies = strategies_of(config.strategy, experiment.seed)
+        self._strategy_code: dict[str, str] = {}  # of the user's strategies, by their names
+        self._strategies = strategies_of(config.strategy, experiment.seed, self._users_strategy)
         self._assignments = experiment.assignments
         #: one mitigator for all cases with the same targets, so that they share their prompt sets
         self._mitigators = {_key(each): mitigator_of(experiment, self._settings_of(each)) for each in self._assignments}
@@ -58,7 +59,9 @@ class MitigateJob:
     def identity(self) -> Mapping[str, Any]:
         config = self.experiment.config
         cases = {
-            f"{each.subject} on {each.model}, {strategy.name}, {each.name}": _digest(each)
+            f"{each.subject} on {each.model}, {strategy.name}, {each.name}": _digest(
+                each, self._strategy_code.get(strategy.name)
+            )
             for each in self._assignments
             for strategy in self._strategies
         }
@@ -141,6 +144,24 @@ class MitigateJob:
             events.note(f"and {len(undefined) - _SHOWN:,} more are undefined; mitigation.parquet says why")
         return not undefined
 
+    def _users_strategy(self, name: str) -> Strategy:
+        plugin, seed = find_plugin(name, {}, "strategy", self.experiment.search), self.experiment.seed
+        try:
+            strategy = plugin.load()(seed)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"strategy '{name}' cannot be made: {type(error).__name__}: {first_line(error)}"
+            ) from error
+        if not isinstance(strategy, Strategy) or not isinstance(strategy.name, str) or not strategy.name.isprintable():
+            raise ConfigError(
+                f"strategy '{name}': its class has no 'name', 'looks', 'stops', 'candidates' and 'choose' as "
+                "seesaw.experiments.strategies.Strategy has them"
+            )
+        self._strategy_code[strategy.name] = plugin.identity()["code"]
+        return strategy
+
     def _settings_of(self, each: Assignment) -> AnalysisSettings:
         """The experiment's settings, with the targets of the case's own in the place of its."""
         if not each.targets:
@@ -160,7 +181,7 @@ def _label(each: Mitigation) -> str:
 def mitigator_of(experiment: Experiment, settings: AnalysisSettings) -> Mitigator:
     """The mitigator that the config names. Raises ConfigError for what is none."""
     name = experiment.config.mitigator
-    make = engine_class(name, MITIGATORS, "mitigator")
+    make = _mitigator(experiment).load()
     try:
         found: Mitigator = make(settings, experiment.images)
     except Exception as error:
@@ -172,14 +193,18 @@ def mitigator_of(experiment: Experiment, settings: AnalysisSettings) -> Mitigato
 
 def mitigator_identity(experiment: Experiment) -> dict[str, str]:
     """The mitigator's name and, where it is the user's own, its code."""
-    name = experiment.config.mitigator
-    return {"mitigator": name, **own_code(name, engine_class(name, MITIGATORS, "mitigator"))}
+    return {"mitigator": experiment.config.mitigator, **_mitigator(experiment).identity()}
+
+
+def _mitigator(experiment: Experiment) -> Plugin:
+    return find_plugin(experiment.config.mitigator, MITIGATORS, "mitigator", experiment.search)
 
 
 def _key(each: Assignment) -> str:
     return json.dumps(dict(each.targets), sort_keys=True, default=list)
 
 
-def _digest(each: Assignment) -> str:
-    text = json.dumps([dict(each.priority), each.epsilon, _key(each)])
+def _digest(each: Assignment, code: str | None) -> str:
+    """What a case depends on; `code` is that of a strategy of the user's."""
+    text = json.dumps([dict(each.priority), each.epsilon, _key(each), *([code] if code else [])])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from seesaw.actors.engines import ABSENT, TTI_ENGINES, Withheld, engine_class
+from seesaw.actors.engines import ABSENT, TTI_ENGINES, Withheld
 from seesaw.actors.folder_engine import FolderEngine, real_images
+from seesaw.actors.plugins import find_plugin, load_class
 from seesaw.actors.tti import ImageBatch, TTIActor, read_images
 from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.prompts import initial_prompt, prompts_of
@@ -46,7 +47,7 @@ def same(image: Image.Image, number: int) -> bool:
 
 
 def test_the_engine_is_known_by_its_name():
-    assert engine_class("folder", TTI_ENGINES) is FolderEngine
+    assert load_class("folder", TTI_ENGINES) is FolderEngine
 
 
 def test_image_i_is_file_i_whatever_batch_it_is_in(photos):
@@ -120,7 +121,14 @@ def test_a_photo_is_kept_as_the_camera_was_held(photos):
 def test_the_actor_keeps_the_files_pixels_in_the_store(photos, tmp_path, monkeypatch):
     monkeypatch.setattr("seesaw.actors.tti.begin", lambda *_: None)  # this process is not the actor's own
     Store(tmp_path / "store").probe()
-    actor = TTIActor("real", "folder", {"path": str(photos)}, str(tmp_path / "store"), 1, "/nowhere/real.log")
+    actor = TTIActor(
+        "real",
+        find_plugin("folder", TTI_ENGINES),
+        {"path": str(photos)},
+        str(tmp_path / "store"),
+        1,
+        "/nowhere/real.log",
+    )
     actor.load()
     numbers = tuple(seeds(*range(8)))
     keys = tuple(image_key("m", NURSE, "", seed) for seed in numbers)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from seesaw.actors.engines import Reply, VQAQuestion
+from seesaw.actors.engines import VQA_ENGINES, Reply, VQAQuestion
+from seesaw.actors.plugins import find_plugin
 from seesaw.actors.process import DEAD
 from seesaw.actors.vqa import PERSON, AnswerBatch, VQAActor, VQAQuestionnaire, ask_images
 from seesaw.results.errors import ConfigError
@@ -80,7 +81,7 @@ def test_without_a_person_question_all_images_are_asked_all():
 
 
 def actor(engine: str, settings: dict, store="unused") -> VQAActor:
-    return VQAActor("vlm-1", engine, settings, QUESTIONNAIRE, str(store), 1, "")
+    return VQAActor("vlm-1", find_plugin(engine, VQA_ENGINES), settings, QUESTIONNAIRE, str(store), 1, "")
 
 
 HERE = f"{__name__}:" if __name__ in sys.modules else "test_vqa_ask:"

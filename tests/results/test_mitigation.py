@@ -211,7 +211,7 @@ def put_all(**values: object) -> Callable[[list[Row]], None]:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (put_all(strategy="gredy"), "no such strategy; did you mean 'greedy'?"),
+        (put_all(strategy=""), "has no strategy"),
         (put(2, step=3), "has the steps 0, 1, 3"),
         (put(2, step=1), "has the steps 0, 1, 1"),
         (put(0, axis="age"), "step 0 is before any mitigation"),

@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from seesaw.actors.engines import TTI_ENGINES
 from seesaw.actors.pictogram.engine import PictogramDraw
+from seesaw.actors.plugins import find_plugin
 from seesaw.experiments.dataset.load import Dataset, load_dataset
 from seesaw.experiments.lab import Answers, Observations
 from seesaw.experiments.prompts import Prompt, prompts_of
@@ -52,8 +54,15 @@ def experiment_of(
         truth = world if world in known else None
         spec = ModelConfig(name=f"pictogram-{world}", engine="pictogram-draw", settings={"world": world}, truth=truth)
         identity = digest("model", {"engine": spec.engine, "settings": spec.settings})
-        models.append(ResolvedModel(spec, identity, shard_folder("images", spec.name, identity)))
-    vlm = ResolvedModel(VLMConfig(name="true state", engine="none"), digest("model", {}), "answers/true-state")
+        engine = find_plugin(spec.engine, TTI_ENGINES)
+        models.append(ResolvedModel(spec, identity, shard_folder("images", spec.name, identity), engine))
+    vlm = ResolvedModel(
+        VLMConfig(name="true state", engine="none:None"),
+        digest("model", {}),
+        "answers/true-state",
+        find_plugin("none:None", {}),
+    )
+    config = Config(**(keys or {}))
     return Experiment(
         name="trial",
         dataset=dataset,
@@ -65,7 +74,8 @@ def experiment_of(
         store=str(root / "store"),
         run=root / "run",
         cluster=ClusterConfig(),
-        config=Config(**(keys or {})),
+        config=config,
+        priorities=config.priorities,
     )
 
 
