@@ -48,7 +48,13 @@ def counterfactual_prompts(dataset: Dataset, subject: str, axis: Axis | str) -> 
 
 
 def prompts_of(dataset: Dataset, subject: str) -> tuple[Prompt, ...]:
-    """Every prompt about `subject`: the initial one, then each axis' counterfactuals (1 + 26 of the paper's set)."""
+    """Every prompt about `subject`: the initial one, then each axis' counterfactuals (1 + 26 of the paper's set).
+
+    Example::
+
+        prompts = seesaw.prompts_of(seesaw.load_dataset("occupation"), "nurse")
+        [(prompt.source_axis, prompt.source_value, prompt.text) for prompt in prompts]
+    """
     return (
         initial_prompt(dataset, subject),
         *(prompt for axis in dataset.axes for prompt in counterfactual_prompts(dataset, subject, axis)),

@@ -5,6 +5,7 @@ used, so that `import seesaw` is quick and needs neither Ray nor torch. `help(se
 
 ======================  ==============================================================================================
 `load_dataset`          subjects, axes, prompts and questions, from a name, a YAML file or a mapping
+`prompts_of`            every prompt about a subject
 `load_experiment`       a config, resolved and checked
 `make_plan`             what a run of it would do
 `run_sweep`             observe every cell of an experiment; returns the run
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_MODULES` is what happ
     from seesaw.experiments.api import analyze, biasconnect, mitigate
     from seesaw.experiments.dataset.load import load_dataset
     from seesaw.experiments.exact import ExactLab
+    from seesaw.experiments.prompts import prompts_of
     from seesaw.results.errors import SeesawError
     from seesaw.results.report.picture import draw_matrix
     from seesaw.results.store.store import Store
@@ -49,6 +51,7 @@ __all__ = [
     "load_experiment",
     "make_plan",
     "mitigate",
+    "prompts_of",
     "read_run",
     "run_mitigation",
     "run_study",
@@ -68,6 +71,7 @@ _MODULES = {
     "load_experiment": "seesaw.runner.experiment",
     "make_plan": "seesaw.runner.plan",
     "mitigate": "seesaw.experiments.api",
+    "prompts_of": "seesaw.experiments.prompts",
     "read_run": "seesaw.results.tables.run_reader",
     "run_mitigation": "seesaw.runner.api",
     "run_study": "seesaw.runner.api",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
@@ -21,7 +21,7 @@ _ENTRY = ("source_axis", "target_axis", "is")
 class Picture:
     """A picture as SVG text. A notebook shows it by itself; `save` writes it into a file."""
 
-    svg: str
+    svg: str = field(repr=False)
 
     def _repr_svg_(self) -> str:
         return self.svg
