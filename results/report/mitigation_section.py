@@ -1,4 +1,4 @@
-"""What the report shows of mitigations: tables, and of every case its course, matrices, choices and images."""
+"""The report's section about mitigations: tables, and for each case its trajectory, matrices, choices and images."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ import numpy as np
 from markupsafe import Markup
 
 from seesaw.results.report.heatmap import heatmap, signed
-from seesaw.results.report.pictures import Album, Picture
-from seesaw.results.report.trajectories import Course, courses
+from seesaw.results.report.pictures import ExampleImages, Picture
+from seesaw.results.report.trajectories import Trajectory, trajectories
 from seesaw.results.tables.mitigation import CLOSE, OUTCOMES, Case
 from seesaw.results.tables.mitigation_matrices import Matrix
-from seesaw.results.tables.mitigation_tables import Sheet, sheets
+from seesaw.results.tables.mitigation_tables import sheets
 from seesaw.results.tables.run_reader import FIRST, MitigationTables
+from seesaw.results.tables.sheet import Sheet
 
-__all__ = ["Choice", "Gallery", "Mitigated", "Shown", "choice_words", "mitigated"]
+__all__ = ["CaseArticle", "Choice", "Gallery", "MitigationSection", "choice_words", "mitigation_section"]
 
-_SHOWN = 2000  # cases with their course, at most; all are in the tables
+_SHOWN = 2000  # cases with their trajectory, at most; all cases are in the tables
 _DETAILED = 100  # cases with matrices and images, at most
-_BYTES = 15_000_000  # of images of mitigations in a report, after which no further case gets any
-_PROMPTS, _EACH = 8, 2  # prompts at the end that are pictured, and images of each
+_BYTES = 15_000_000  # of images in this section; once they are exceeded, further cases are shown without images
+_PROMPTS, _EACH = 8, 2  # prompts of the last step that are shown with images, and images of each
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The matrix that a step saw, with gamma of every candidate, and which of them was taken."""
+    """The matrix that a step saw, with gamma of every candidate, and the candidate that was mitigated next."""
 
-    step: int  #: mitigations done before
+    step: int  #: mitigations done before it
     picture: Markup
-    words: str  #: what was taken, and why
+    words: str  #: which candidate was mitigated, and why
 
 
 @dataclass(frozen=True)
@@ -43,33 +44,33 @@ class Gallery:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A case as the page shows it, matrices and images where the page has room."""
+class CaseArticle:
+    """A case as the page shows it; matrices and images are left out when the page would become too large."""
 
     number: int
-    course: Course
+    trajectory: Trajectory
     choices: tuple[Choice, ...]
     before: Gallery | None
     after: tuple[Gallery, ...]
-    prompts: int  #: at the end, of which `after` shows some
+    prompts: int  #: at the end; `after` shows some of them
 
     @property
     def case(self) -> Case:
-        return self.course.case
+        return self.trajectory.case
 
 
 @dataclass(frozen=True)
-class Mitigated:
-    """Everything in the section about mitigations. `first` is the case to look at first."""
+class MitigationSection:
+    """Everything in the section. `first` is the number of the case to look at first."""
 
     cases: tuple[Case, ...]
     sheets: tuple[Sheet, ...]
-    shown: tuple[Shown, ...]
+    articles: tuple[CaseArticle, ...]
     first: int
     pictured: int  #: cases with images
     detailed: int
-    cut: bool  #: whether a case goes without its course, matrices or images for the size of the page
-    looks: bool  #: whether any strategy looks at counterfactuals, so that there is a matrix
+    cut: bool  #: whether a case lacks its trajectory, matrices or images, to keep the page small
+    has_matrices: bool  #: whether any strategy looked at counterfactuals, so that there is a matrix
 
     @property
     def models(self) -> list[str]:
@@ -81,7 +82,7 @@ class Mitigated:
 
     @property
     def priorities(self) -> int:
-        """Priority vectors that differ."""
+        """How many different priority vectors there are."""
         return len({frozenset(case.chosen.items()) for case in self.cases})
 
     @property
@@ -94,46 +95,46 @@ class Mitigated:
 
     @property
     def outcomes(self) -> list[tuple[str, int]]:
-        """How many cases ended how, outcomes that none has left out."""
+        """How many cases have each outcome; outcomes without a case are left out."""
         counts = [(outcome, sum(case.outcome == outcome for case in self.cases)) for outcome in (*OUTCOMES, "")]
         return [(outcome or "unfinished", count) for outcome, count in counts if count]
 
 
-def mitigated(record: MitigationTables, album: Album, limit: float) -> Mitigated:
-    """What the page says of `record`, images from `album`; colours of matrices are full at +-`limit`."""
-    cases = record.cases
+def mitigation_section(tables: MitigationTables, examples: ExampleImages, limit: float) -> MitigationSection:
+    """The section about `tables`, with images from `examples`; colours of matrices are full at +-`limit`."""
+    cases = tables.cases
     order = sorted(range(len(cases)), key=lambda number: _rank(cases[number], number))
-    detailed, pictured, starved = set(order[:_DETAILED]), set(), False
+    detailed, pictured, images_cut = set(order[:_DETAILED]), set(), False
     galleries: dict[int, tuple[Gallery | None, tuple[Gallery, ...]]] = {}
     for number in order[:_DETAILED]:
-        if album.size < _BYTES:
-            galleries[number] = _galleries(cases[number], album)
+        if examples.size < _BYTES:
+            galleries[number] = _galleries(cases[number], examples)
             pictured.add(number)
         else:
-            starved = True
-    shown = []
+            images_cut = True
+    articles = []
     numbers = sorted(order[:_SHOWN])
-    for number, course in zip(numbers, courses(cases[number] for number in numbers), strict=True):
-        case, matrices = course.case, record.matrices.get(course.case.key, {})
+    for number, trajectory in zip(numbers, trajectories(cases[number] for number in numbers), strict=True):
+        case, matrices = trajectory.case, tables.matrices.get(trajectory.case.key, {})
         before, after = galleries.get(number, (None, ()))
         choices = _choices(case, matrices, limit) if number in detailed else ()
-        prompts = len(case.course[-1].prompts)
-        shown.append(Shown(number, course, choices, before, after, prompts))
-    return Mitigated(
+        prompts = len(case.trajectory[-1].prompts)
+        articles.append(CaseArticle(number, trajectory, choices, before, after, prompts))
+    return MitigationSection(
         cases=cases,
         sheets=tuple(sheets(cases)),
-        shown=tuple(shown),
+        articles=tuple(articles),
         first=order[0],
         pictured=len(pictured),
         detailed=len(detailed),
-        cut=starved or len(cases) > _DETAILED,
-        looks=bool(record.matrices),
+        cut=images_cut or len(cases) > _DETAILED,
+        has_matrices=bool(tables.matrices),
     )
 
 
 def _rank(case: Case, number: int) -> tuple[bool, int, int]:
-    """Cases to look at first: those whose steps were chosen by a matrix, those with the most alerts."""
-    return case.strategy != "greedy", -sum(len(step.alerts) for step in case.course), number
+    """The order of cases: first those whose steps were chosen by a matrix, among them those with the most alerts."""
+    return case.strategy != "greedy", -sum(len(step.alerts) for step in case.trajectory), number
 
 
 def _choices(case: Case, matrices: Mapping[int, Matrix], limit: float) -> tuple[Choice, ...]:
@@ -144,12 +145,12 @@ def _choices(case: Case, matrices: Mapping[int, Matrix], limit: float) -> tuple[
 
 
 def choice_words(case: Case, matrix: Matrix, step: int) -> str:
-    """What was taken after `step` mitigations, and why: "age: gamma 0.21, the largest of 8; next clothing 0.15"."""
+    """What was mitigated after `step` steps, and why: "age: gamma 0.21, the largest of 8; next clothing 0.15"."""
     gains = {axis: gain for axis, gain in matrix.gamma(case.chosen).items() if not math.isnan(gain)}
     if not gains:
         return "no candidate has a gamma"
     ranked = sorted(gains, key=lambda axis: -gains[axis])
-    taken = case.course[step + 1].axis if step < case.steps else ""
+    taken = case.trajectory[step + 1].axis if step < case.steps else ""
     first = taken or ranked[0]
     if len(gains) == 1:
         place = "the only candidate"
@@ -168,17 +169,17 @@ def choice_words(case: Case, matrix: Matrix, step: int) -> str:
 
 
 def _plain(value: float) -> str:
-    """Two decimals, a true minus, no plus."""
+    """Two decimals, with a minus sign where needed and no plus sign."""
     return signed(value).removeprefix("+")
 
 
 def _heatmap(case: Case, matrix: Matrix, step: int, limit: float) -> str:
-    """S beside gamma of every candidate, the one that was taken framed."""
+    """S beside gamma of every candidate; the candidate that was mitigated is framed."""
     gains = matrix.gamma(case.chosen)
-    taken = case.course[step + 1].axis if step < case.steps else ""
+    taken = case.trajectory[step + 1].axis if step < case.steps else ""
     values = np.column_stack([matrix.sensitivity, list(gains.values())])
     titles = [
-        [_tooltip(matrix, i, j) for j in range(len(matrix.axes))] + [_sum(case, matrix, i, gains[candidate])]
+        [_tooltip(matrix, i, j) for j in range(len(matrix.axes))] + [_gamma_tooltip(case, matrix, i, gains[candidate])]
         for i, candidate in enumerate(matrix.candidates)
     ]
     done = " and ".join(case.mitigated[:step]) or "nothing"
@@ -203,7 +204,7 @@ def _tooltip(matrix: Matrix, i: int, j: int) -> str:
     return f"{name}: IS {signed(matrix.sensitivity[i, j])}; {after}"
 
 
-def _sum(case: Case, matrix: Matrix, i: int, gain: float) -> str:
+def _gamma_tooltip(case: Case, matrix: Matrix, i: int, gain: float) -> str:
     terms = [
         f"{priority:.3g} x {signed(float(matrix.sensitivity[i, matrix.axes.index(axis)]))} ({axis})"
         for axis, priority in case.chosen.items()
@@ -211,22 +212,22 @@ def _sum(case: Case, matrix: Matrix, i: int, gain: float) -> str:
     return f"gamma of {matrix.candidates[i]}: {' + '.join(terms)} = {signed(gain)}"
 
 
-def _galleries(case: Case, album: Album) -> tuple[Gallery | None, tuple[Gallery, ...]]:
-    """The first images of the initial prompt, and of prompts spread over those of the last step that has any."""
-    start = case.course[0].prompts
-    before = _gallery(case.model, start[0], FIRST, album) if start else None
+def _galleries(case: Case, examples: ExampleImages) -> tuple[Gallery | None, tuple[Gallery, ...]]:
+    """The first images of the initial prompt, and of some prompts of the last step."""
+    start = case.trajectory[0].prompts
+    before = _gallery(case.model, start[0], FIRST, examples) if start else None
     if not case.steps:
         return before, ()
     return before, tuple(
-        _gallery(case.model, prompt, _EACH, album, case.steps) for prompt in _spread(case.course[-1].prompts)
+        _gallery(case.model, prompt, _EACH, examples, case.steps) for prompt in _spread(case.trajectory[-1].prompts)
     )
 
 
-def _gallery(model: str, prompt: str, count: int, album: Album, stated: int = 0) -> Gallery:
-    return Gallery(prompt, tuple(album.first(model, prompt, count, stated)))
+def _gallery(model: str, prompt: str, count: int, examples: ExampleImages, stated: int = 0) -> Gallery:
+    return Gallery(prompt, tuple(examples.first(model, prompt, count, stated)))
 
 
 def _spread(prompts: Sequence[str]) -> Iterable[str]:
-    """At most so many as are pictured, evenly spaced: neighbours differ in the last axis alone."""
+    """At most _PROMPTS of `prompts`, evenly spaced, since neighbours differ only in the last axis."""
     count = min(_PROMPTS, len(prompts))
     return (prompts[i * len(prompts) // count] for i in range(count))

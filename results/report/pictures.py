@@ -1,4 +1,4 @@
-"""Example images of a run, from its store into a page: tiny ones as they are, large ones as small JPEGs."""
+"""Example images of a run, read from its store for a page: tiny ones unchanged, large ones as small JPEGs."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from seesaw.results.store.identity import batch_key, batch_size, image_key, imag
 from seesaw.results.store.store import Store
 from seesaw.results.tables.run_reader import FIRST
 
-__all__ = ["Album", "Picture"]
+__all__ = ["ExampleImages", "Picture"]
 
-_SIDE = 192  # px, of what a large image is scaled down to
-_TINY = 128  # px, up to which an image is shown to the pixel
-_KINDS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"}  # what a page gets as it is
+_SIDE = 192  # px that a large image is scaled down to
+_TINY = 128  # px; an image up to this size is shown pixel by pixel
+_KINDS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"}  # formats that a page shows unchanged
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A data URI, or "" and the reason in `missing`; `tiny` images are to be scaled without smoothing."""
+    """A data URI, or "" with the reason in `missing`. `tiny` images are enlarged without smoothing."""
 
     uri: str
     tiny: bool = False
     missing: str = ""
 
 
-class Album:
-    """Looks up the images of first batches; `models` are identities by name, `seed` the run's root seed.
+class ExampleImages:
+    """Reads the images of first batches from a store.
 
-    `size` counts the characters of all URIs that it gave, since a page must stay small enough to open.
+    `models` are the identities of models by name, `seed` is the run's root seed. `size` counts the characters of all
+    URIs so far, since a page must stay small enough to open.
     """
 
     def __init__(self, store: str, models: Mapping[str, str], seed: int) -> None:
@@ -45,17 +46,17 @@ class Album:
         self.size = 0
 
     def first(self, model: str, prompt: str, count: int, stated: int = 0) -> list[Picture]:
-        """The first `count` images, FIRST at most, of a prompt that states so many axes; of a model without adapter."""
-        found: list[Picture] = []
+        """The first `count` images, at most FIRST, of a prompt without adapter that states `stated` axes."""
+        pictures: list[Picture] = []
         size = batch_size(stated)
         for start in range(0, count, size):
             seeds = self._seeds[start : start + size]
             keys = [image_key(self._models.get(model, ""), prompt, "", seed) for seed in seeds]
-            found += self._pictures(model, prompt, seeds, keys[: count - start])
-        return found
+            pictures += self._pictures(model, prompt, seeds, keys[: count - start])
+        return pictures
 
     def pictures(self, model: str, prompt: str, image_keys: Sequence[str]) -> list[Picture]:
-        """The images `image_keys` of the first batch of a sweep's prompt; what is not there is without a URI."""
+        """The images `image_keys` of the first batch of a sweep's prompt; one that is not there has no URI."""
         return self._pictures(model, prompt, self._seeds, image_keys)
 
     def _pictures(self, model: str, prompt: str, seeds: Sequence[int], image_keys: Sequence[str]) -> list[Picture]:
@@ -69,16 +70,16 @@ class Album:
             return [Picture("", missing="image not in the store")] * len(image_keys)
         except (StoreError, OSError, KeyError):
             return [Picture("", missing="image not readable in the store: run seesaw verify")] * len(image_keys)
-        held = {row["image_key"]: row for row in table.to_pylist()}
-        found = [
-            _picture(held[key]) if key in held else Picture("", missing="image not in the store") for key in image_keys
+        rows = {row["image_key"]: row for row in table.to_pylist()}
+        pictures = [
+            _picture(rows[key]) if key in rows else Picture("", missing="image not in the store") for key in image_keys
         ]
-        self.size += sum(len(picture.uri) for picture in found)
-        return found
+        self.size += sum(len(picture.uri) for picture in pictures)
+        return pictures
 
 
 def _picture(row: Mapping[str, Any]) -> Picture:
-    """The image of a row of the store, unless it was withheld: what a safety checker flagged is shown to nobody."""
+    """The image in a row of a shard. A withheld one is not shown: a safety checker may have flagged it."""
     if row["withheld"]:
         return Picture("", missing=f"withheld: {row['withheld']}")
     encoded: bytes = row["image"]["bytes"]
@@ -93,11 +94,6 @@ def _picture(row: Mapping[str, Any]) -> Picture:
                 file = io.BytesIO()
                 small.save(file, "JPEG", quality=82)
                 encoded, kind = file.getvalue(), "image/jpeg"
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        Image.DecompressionBombError,
-    ):  # what Pillow raises for no image, or a vast one
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):  # Pillow: not an image, or too large a one
         return Picture("", missing="image cannot be decoded")
     return Picture(f"data:{kind};base64,{base64.b64encode(encoded).decode()}", tiny)

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs nothing but itself, made from the run directory and the store."""
+"""The report of a run: one self-contained HTML file, made from the run directory and the store."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from seesaw.results.errors import RunDirectoryError
 from seesaw.results.printable import printable
 from seesaw.results.report.findings import Findings
 from seesaw.results.report.heatmap import colour_bar, signed
-from seesaw.results.report.mitigation_section import mitigated
-from seesaw.results.report.pictures import Album
+from seesaw.results.report.mitigation_section import mitigation_section
+from seesaw.results.report.pictures import ExampleImages
 from seesaw.results.report.sweep_section import sweep_section
 from seesaw.results.tables.run_reader import MitigationTables, Run
 from seesaw.results.words import prompt_label
@@ -27,14 +27,14 @@ from seesaw.results.words import prompt_label
 __all__ = ["draw_report", "environment"]
 
 _PAGE = "report.html.j2"
-_LISTED = 100  # failures, drop rates and the like that are listed; all are in the tables
+_LISTED = 100  # rows of a list of failures, drop rates and so on; the tables have all of them
 
 
 def draw_report(run: Run, findings: Findings | None, store: str) -> Path:
     """Write `report/index.html` of a run, with example images from `store`; returns its path.
 
-    It shows the sweep, the mitigations or both that the run holds; `findings` are what is decided about its sweep. The
-    same files give the same bytes. An image that the store lacks leaves a note in its place.
+    The report covers the sweep, the mitigations, or both; `findings` are what was decided about the sweep. The same
+    files give the same bytes. Where the store lacks an image, a note takes its place.
 
     Raises:
         RunDirectoryError: an answer or image cannot be read, or the report cannot be written.
@@ -67,12 +67,12 @@ def environment() -> Environment:
 
 
 def _finalize(value: object) -> object:
-    """What a template shows: names without control characters; pictures of ours as they are."""
+    """What a template prints: text from others without control characters, our own pictures unchanged."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _policy(made: Environment) -> str:
-    """The page's Content-Security-Policy: its own scripts alone run, whatever else came to stand in it; no requests."""
+    """The page's Content-Security-Policy: no script runs but its own, whatever text it shows, and it sends no requests."""
     assert made.loader is not None
     source = made.loader.get_source(made, _PAGE)[0]
     scripts = [hashlib.sha256(script.encode()) for script in re.findall(r"<script>(.*?)</script>", source, re.S)]
@@ -81,12 +81,12 @@ def _policy(made: Environment) -> str:
 
 
 def _percent(share: float) -> str:
-    """A share in per cent, whole unless that would say none or all of what is neither."""
+    """A share in per cent, without decimals unless it would then read as 0 or 100 and is neither."""
     return f"{share:.1%}" if 0 < share < 0.05 or 0.995 < share < 1 else f"{share:.0%}"
 
 
 def _clock(time: str) -> str:
-    """A time of run.json, which is ISO 8601 in UTC, to the minute."""
+    """A time of run.json (ISO 8601, UTC), to the minute."""
     return f"{str(time)[:16].replace('T', ' ')} UTC"
 
 
@@ -94,21 +94,21 @@ def _context(run: Run, findings: Findings | None, store: str) -> dict[str, Any]:
     sweep, mitigation = run.sweep, run.mitigation
     entries = findings.entries if findings else ()
     limit = _limit([*((c.source, c.target, c.value) for c in entries), *_entries(mitigation)])
-    fingerprint = run.run["fingerprint"]
+    fingerprint = run.run_json["fingerprint"]
 
-    def album() -> Album:  # one for each, so that neither leaves the other without images
-        return Album(store, run.models, fingerprint["seed"])
+    def examples() -> ExampleImages:  # one for each section, so that neither uses up the other's share of the page
+        return ExampleImages(store, run.models, fingerprint["seed"])
 
-    of_sweep = sweep_section(sweep, findings, fingerprint, album(), limit) if sweep and findings else {"lost": []}
+    of_sweep = sweep_section(sweep, findings, fingerprint, examples(), limit) if sweep and findings else {"lost": []}
     settings = {name: _settings(part.about) for name, part in (("sweep", sweep), ("mitigate", mitigation)) if part}
-    of_mitigation = mitigated(mitigation, album(), limit) if mitigation else None
+    of_mitigation = mitigation_section(mitigation, examples(), limit) if mitigation else None
     return of_sweep | {
         "name": str(run.config.get("name", run.path.name)),
         "config": run.config,
-        "run": run.run,
+        "run": run.run_json,
         "sweep": sweep is not None,
         "mitigation": of_mitigation,
-        "others_too": run.run.get("command") not in (None, *(settings if len(settings) == 1 else ())),
+        "others_too": run.run_json.get("command") not in (None, *(settings if len(settings) == 1 else ())),
         "every_settings": settings,
         "settings": next(iter(settings.values())),
         "all_models": _names(of_sweep.get("models", []), of_mitigation.models if of_mitigation else []),
@@ -125,7 +125,7 @@ def _names(*some: Iterable[str]) -> list[str]:
 
 
 def _entries(mitigation: MitigationTables | None) -> list[tuple[str, str, float]]:
-    """Every entry of the matrices of mitigations: (source, target, IS)."""
+    """Every entry of the matrices that mitigations saw: (source, target, IS)."""
     matrices = [m for steps in mitigation.matrices.values() for m in steps.values()] if mitigation else []
     return [
         (source, target, float(value))
@@ -136,7 +136,7 @@ def _entries(mitigation: MitigationTables | None) -> list[tuple[str, str, float]
 
 
 def _limit(entries: Iterable[tuple[str, str, float]]) -> float:
-    """Where colours are full: the largest |IS| off the diagonal, or at all if there is none, rounded up to a tenth."""
+    """The |IS| at which colours are full: the largest off the diagonal, or of all if none is there, rounded up to 0.1."""
     defined = [entry for entry in entries if not math.isnan(entry[2])]
     off = [entry for entry in defined if entry[0] != entry[1]]
     largest = max((abs(value) for *_, value in off or defined), default=0.0)
@@ -144,7 +144,7 @@ def _limit(entries: Iterable[tuple[str, str, float]]) -> float:
 
 
 def _settings(about: Mapping[str, Any]) -> dict[str, Any]:
-    """How the answers became numbers, in as few words as that takes."""
+    """Metric, targets and intervention in a short form: targets only where they are not uniform."""
     metric: Mapping[str, str] = about.get("metric", {})
     targets: Mapping[str, Mapping[str, float]] = about.get("targets", {})
     return {

@@ -8,12 +8,12 @@ import pandas as pd
 
 from seesaw.results.report.bars import Bar, Distributions, bar_of
 from seesaw.results.report.findings import Finding
-from seesaw.results.report.pictures import Album, Picture
+from seesaw.results.report.pictures import ExampleImages, Picture
 from seesaw.results.words import prompt_label
 
 __all__ = ["Example", "Strip", "strips"]
 
-_INITIAL, _COUNTERFACTUAL = 8, 4  # images that are shown of a prompt
+_INITIAL, _COUNTERFACTUAL = 8, 4  # images shown of a prompt
 
 
 @dataclass(frozen=True)
@@ -34,35 +34,35 @@ class Strip:
     examples: tuple[Example, ...]
 
 
-def strips(entry: Finding, examples: pd.DataFrame, known: Distributions, album: Album) -> tuple[Strip, ...]:
+def strips(entry: Finding, examples: pd.DataFrame, known: Distributions, images: ExampleImages) -> tuple[Strip, ...]:
     """The strips that explain `entry`; `examples` are the rows of answers.parquet about its pair's first images."""
-    found = []
+    shown = []
     for cell in known.cells:
         if cell[1] == "*" or cell[0] not in ("", entry.source):
             continue
         rows = examples[(examples["source_axis"] == cell[0]) & (examples["source_value"] == cell[1])]
-        if rows.empty:  # a cell that failed
+        if rows.empty:  # the cell failed
             continue
         first = rows.drop_duplicates("image").sort_values("image").head(_COUNTERFACTUAL if cell[0] else _INITIAL)
-        said = {
+        answers = {
             (image, axis): answer for image, axis, answer in rows[["image", "axis", "answer"]].itertuples(index=False)
         }
         prompt = str(first["prompt"].iloc[0])
-        pictures = album.pictures(entry.model, prompt, first["image_key"].tolist())
-        found.append(
+        pictures = images.pictures(entry.model, prompt, first["image_key"].tolist())
+        shown.append(
             Strip(
                 prompt,
                 bar_of(prompt_label(*cell), known.shares(cell, entry.target)),
                 tuple(
-                    Example(picture, _caption(said, image, entry.target), image)
+                    Example(picture, _caption(answers, image, entry.target), image)
                     for picture, image in zip(pictures, first["image"].tolist(), strict=True)
                 ),
             )
         )
-    return tuple(found)
+    return tuple(shown)
 
 
-def _caption(said: dict[tuple[int, str], str], image: int, target: str) -> str:
-    if said.get((image, "person")) == "no":
+def _caption(answers: dict[tuple[int, str], str], image: int, target: str) -> str:
+    if answers.get((image, "person")) == "no":
         return "no person"
-    return said.get((image, target), "no answer")
+    return answers.get((image, target), "no answer")

@@ -14,7 +14,7 @@ from seesaw.results.report.agreement import exact_plots
 from seesaw.results.report.bars import AxisBars, Distributions, axis_bars, reasons
 from seesaw.results.report.findings import Agreement, Finding, Findings, MeanMatrix
 from seesaw.results.report.heatmap import colour, heatmap, ink, signed
-from seesaw.results.report.pictures import Album
+from seesaw.results.report.pictures import ExampleImages
 from seesaw.results.report.strips import Strip, strips
 from seesaw.results.tables.run_reader import SweepTables, read_examples
 
@@ -60,7 +60,7 @@ class Mean:
 
 
 def sweep_section(
-    sweep: SweepTables, findings: Findings, wanted: Mapping[str, Any], album: Album, limit: float
+    sweep: SweepTables, findings: Findings, wanted: Mapping[str, Any], album: ExampleImages, limit: float
 ) -> dict[str, Any]:
     """The context of sweep.html.j2; `findings` are about `sweep`, `wanted` is the fingerprint of the run.
 
@@ -197,11 +197,11 @@ def _rank(first: Finding | None, number: int) -> tuple[bool, float, int]:
     return (True, 0.0, number) if first is None else (not first.significant, first.value, number)
 
 
-def _pictured(sweep: SweepTables, album: Album, pairs: list[Pair]) -> tuple[list[Pair], bool]:
+def _pictured(sweep: SweepTables, album: ExampleImages, pairs: list[Pair]) -> tuple[list[Pair], bool]:
     """Detailed pairs with their images, the most telling first while the page stays small; whether any was cut."""
     ranked = sorted(pairs, key=lambda pair: pair.rank)
     shown = [(pair, pair.telling, pair.known) for pair in ranked if pair.telling and pair.known]
-    examples = read_examples(sweep.run, {(pair.model, pair.subject): first.source for pair, first, _ in shown})
+    examples = read_examples(sweep.path, {(pair.model, pair.subject): first.source for pair, first, _ in shown})
     made: dict[int, tuple[Strip, ...]] = {}
     cut = len(pairs) > _DETAILED
     for pair, first, known in shown:

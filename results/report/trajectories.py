@@ -1,4 +1,4 @@
-"""The course of tau over the steps of a mitigation, as a picture and in words."""
+"""The trajectory of tau over the steps of a mitigation, as a picture and in words."""
 
 from __future__ import annotations
 
@@ -13,46 +13,47 @@ from markupsafe import Markup
 from seesaw.results.report.heatmap import open_svg
 from seesaw.results.tables.mitigation import STRATEGIES, Case, StepRow, is_reached
 
-__all__ = ["Course", "courses"]
+__all__ = ["Trajectory", "trajectories"]
 
 
 @dataclass(frozen=True)
-class Course:
+class Trajectory:
     """A case as the report shows it (macro `case` of mitigation.html.j2)."""
 
     case: Case
-    why: str  #: what the strategy takes
+    why: str  #: which axis the strategy mitigates next
     picture: Markup
 
     @property
-    def errors(self) -> bool:
-        """Whether a standard error is drawn."""
-        return any(step.tau_se > 0 for step in self.case.course)
+    def has_errors(self) -> bool:
+        """Whether the picture shows a standard error."""
+        return any(step.tau_se > 0 for step in self.case.trajectory)
 
     @property
-    def foretold(self) -> bool:
-        """Whether a prediction is drawn."""
-        return not all(math.isnan(step.predicted) for step in self.case.course)
+    def has_predictions(self) -> bool:
+        """Whether the picture shows a prediction."""
+        return not all(math.isnan(step.predicted) for step in self.case.trajectory)
 
 
 _USERS = "the axis that the user's own code chooses"
 
 
-def courses(cases: Iterable[Case]) -> list[Course]:
-    """What the report shows of every case."""
-    return [Course(case, STRATEGIES.get(case.strategy, _USERS), Markup(_picture(case))) for case in cases]
+def trajectories(cases: Iterable[Case]) -> list[Trajectory]:
+    """The trajectory of every case."""
+    return [Trajectory(case, STRATEGIES.get(case.strategy, _USERS), Markup(_picture(case))) for case in cases]
 
 
 _LEFT, _TOP, _HEIGHT, _PITCH = 34, 18, 130, 104  # of the plot and between steps, in px
-_ABOVE, _BELOW = "#d9772b", "#4c8fc9"  # epsilon; told apart by their shape too; both are seen on white and on black
+# colours of tau above and below epsilon; the shapes differ too, and both colours are visible on white and on black
+_ABOVE, _BELOW = "#d9772b", "#4c8fc9"
 
 
 def _picture(case: Case) -> str:
     """tau by step as an `<svg>` element: measured with its standard error, predicted (rings), epsilon dashed."""
-    known = (n for s in case.course for n in (s.tau, s.tau + s.tau_se, s.predicted) if not math.isnan(n))
-    top = max(1.0, case.epsilon, *known)
-    right, bottom = _LEFT + _PITCH * len(case.course), _TOP + _HEIGHT
-    points = [(_LEFT + _PITCH * (i + 0.5), bottom - s.tau / top * _HEIGHT, s) for i, s in enumerate(case.course)]
+    values = (n for s in case.trajectory for n in (s.tau, s.tau + s.tau_se, s.predicted) if not math.isnan(n))
+    top = max(1.0, case.epsilon, *values)
+    right, bottom = _LEFT + _PITCH * len(case.trajectory), _TOP + _HEIGHT
+    points = [(_LEFT + _PITCH * (i + 0.5), bottom - s.tau / top * _HEIGHT, s) for i, s in enumerate(case.trajectory)]
     level = bottom - case.epsilon / top * _HEIGHT
     pairs = [pair for pair in itertools.pairwise(points) if not any(math.isnan(step.tau) for *_, step in pair)]
     lines = "".join(f"M{x:.1f} {y:.1f}L{u:.1f} {v:.1f}" for (x, y, _), (u, v, _) in pairs)
@@ -76,7 +77,7 @@ def _picture(case: Case) -> str:
 
 
 def _spread(x: float, y: float, error: float, bottom: float) -> str:
-    """A bar of one standard error either way; none where there is none, or it is 0."""
+    """A bar of one standard error in each direction; "" if the error is unknown or 0."""
     if math.isnan(y + error) or not error:
         return ""
     low = min(y + error, bottom)
@@ -104,6 +105,6 @@ def _after(step: StepRow) -> str:
 
 
 def _sentence(case: Case) -> str:
-    """The picture in words, for those who do not see it."""
-    words = ", ".join(map(_after, case.course))
+    """The picture in words, for screen readers."""
+    words = ", ".join(map(_after, case.trajectory))
     return f"tau of {case.subject} on {case.model}, {case.strategy}: {words}; epsilon {case.epsilon:g}"

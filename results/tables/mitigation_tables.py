@@ -1,4 +1,4 @@
-"""The paper's tables of mitigations: Table 1, a row a case, and strategies over the same cases.
+"""The paper's tables of mitigations: Table 1, a row for every case, and strategies compared over the same cases.
 
 Source: arXiv 2505.17280, Table 1 and section "Analyzing InterMit for Mitigation" (MitAmt, MitSteps), appendix
 "Mitigation Prompts" (its tables of SD 1.4 and SD 3.5).
@@ -10,41 +10,26 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
-from seesaw.results.atomic_write import atomic_write
 from seesaw.results.tables.mitigation import Case, strategies_among
-from seesaw.results.tables.write import csv_of
+from seesaw.results.tables.sheet import Sheet
 
-__all__ = ["Sheet", "appendix", "comparison", "latex", "markdown", "sheets", "table1", "write_sheet"]
+__all__ = ["appendix", "comparison", "sheets", "table1"]
 
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table for readers. `data` has the numbers as they are (the CSV), `shown` the same rows as text."""
-
-    name: str  #: of its files, without a suffix
-    caption: str
-    data: pd.DataFrame
-    shown: pd.DataFrame
-    notes: tuple[str, ...]
-
-
-_ERRORS = "\N{PLUS-MINUS SIGN}: standard error of the mean over subjects, the cases of a subject being one cluster."
-_SCALE = "tau of cases whose priorities do not sum to 1 is on another scale than w; such tau do not compare."
+_ERRORS = "\N{PLUS-MINUS SIGN}: standard error of the mean over subjects; the cases of one subject form a cluster."
+_SCALE = "If the priorities of a case do not sum to 1, its tau is on another scale than w and not comparable to others."
 _STEPS = (
-    "MitSteps: mean steps over mean number of chosen axes, which is what strategy all takes. Steps on axes outside the "
-    "chosen count too, so it can pass 100 %."
+    "MitSteps: mean number of steps divided by the mean number of chosen axes, which is what strategy all takes. Steps "
+    "on axes that were not chosen count too, so it can exceed 100 %."
 )
-_PERCENT = ("mitsteps", "reached")  # columns that are shown in per cent
+_PERCENT = ("mitsteps", "reached")  # columns shown in per cent
 
 
 def sheets(cases: Sequence[Case]) -> list[Sheet]:
-    """Table 1, the comparison where there are several strategies, an appendix table of every model and strategy but
-    `all`, whose last tau stands in those of the others."""
+    """All tables of `cases`: Table 1, a comparison if there are several strategies, an appendix for each model and
+    strategy. `all` has no appendix of its own: its last tau is a column in those of the others."""
     pairs = dict.fromkeys((case.model, case.strategy) for case in cases if case.strategy != "all")
     several = len({case.strategy for case in cases}) > 1
     head = [table1(cases)] if cases else []
@@ -52,10 +37,10 @@ def sheets(cases: Sequence[Case]) -> list[Sheet]:
 
 
 def table1(cases: Sequence[Case]) -> Sheet:
-    """The paper's Table 1 without its image quality: MitAmt and MitSteps of every model and strategy.
+    """The paper's Table 1 without image quality: MitAmt and MitSteps of every model and strategy.
 
-    MitAmt is the mean of the last tau, MitSteps the mean number of steps over the mean number of chosen axes, which is
-    what `all` takes (a ratio of means, not a mean of ratios). Only cases that are finished count.
+    MitAmt is the mean of the last tau. MitSteps is the mean number of steps divided by the mean number of chosen axes,
+    which is what `all` takes: a ratio of means, not a mean of ratios. Only finished cases count.
     """
     rows = []
     for model in dict.fromkeys(case.model for case in cases):
@@ -72,7 +57,7 @@ def table1(cases: Sequence[Case]) -> Sheet:
 
 
 def appendix(cases: Sequence[Case], model: str, strategy: str) -> Sheet:
-    """The paper's appendix table of one model: a row a case of `strategy`, beside what `all` reached where it ran."""
+    """The paper's appendix table of one model: a row for each case of `strategy`, with the last tau of `all` if known."""
     mine = [case for case in cases if (case.model, case.strategy) == (model, strategy)]
     every = {(c.subject, c.case): c.tau for c in cases if (c.model, c.strategy, c.counts) == (model, "all", True)}
     rows = []
@@ -80,7 +65,7 @@ def appendix(cases: Sequence[Case], model: str, strategy: str) -> Sheet:
         row: dict[str, object] = {"model": model, "subject": case.subject, "case": case.case, "strategy": strategy}
         row["priority"] = ", ".join(f"{axis} {priority:.3g}" for axis, priority in case.chosen.items())
         row |= {"mitigated": ", ".join(case.mitigated), "chosen": len(case.chosen), "steps": case.steps}
-        row |= {"tau_initial": case.course[0].tau, "mitamt": case.tau}
+        row |= {"tau_initial": case.trajectory[0].tau, "mitamt": case.tau}
         row |= {"all_mitamt": every.get((case.subject, case.case), math.nan)} if every else {}
         rows.append(row | {"epsilon": case.epsilon, "outcome": case.outcome, "notes": "; ".join(case.notes)})
     headings = {"subject": "Subject", "case": "Case", "priority": "Mitigation priority vector"}
@@ -92,7 +77,7 @@ def appendix(cases: Sequence[Case], model: str, strategy: str) -> Sheet:
     notes = (
         f"Means over {sum(case.counts for case in mine)} cases: MitAmt {mean['mitamt']}; {mean['steps']} steps for "
         f"{mean['chosen']} axes, MitSteps {mean['mitsteps']}.",
-        "MitAmt: tau after the last step. Axes mitigated stand in the order of their mitigation.",
+        "MitAmt: tau after the last step. Axes mitigated: in the order of their mitigation.",
         *(_STEPS, *_common_notes(mine)),
     )
     name = _file_name(f"appendix-{model}-{strategy}")
@@ -100,7 +85,7 @@ def appendix(cases: Sequence[Case], model: str, strategy: str) -> Sheet:
 
 
 def _file_name(words: str) -> str:
-    """`words` as the name of a file: what had to be changed is told apart by a digest."""
+    """`words` as a file name. If characters had to be replaced, a digest keeps different names apart."""
     plain = re.sub(r"[^\w.-]+", "-", words, flags=re.ASCII)
     if plain == words and len(words) <= 100:
         return words
@@ -108,17 +93,17 @@ def _file_name(words: str) -> str:
 
 
 def comparison(cases: Sequence[Case]) -> Sheet:
-    """All strategies among `cases`, over those (model, subject, case) that every one of them finished.
+    """All strategies among `cases`, compared over those (model, subject, case) that every strategy finished.
 
-    `more_steps` is paired: the mean over cases of the steps beyond those of the first row's strategy. Images are shown
-    where they are recorded for every case compared.
+    `more_steps` is paired: the mean over cases of the steps beyond those of the strategy in the first row. There is a
+    column of images if they are recorded for every case that is compared.
     """
     by_strategy = {
         strategy: {c.vector: c for c in cases if c.strategy == strategy and c.counts}
         for strategy in strategies_among(cases)
     }
-    known = dict.fromkeys(case.vector for case in cases)
-    common = [key for key in known if all(key in mine for mine in by_strategy.values())]
+    vectors = dict.fromkeys(case.vector for case in cases)
+    common = [key for key in vectors if all(key in mine for mine in by_strategy.values())]
     subjects, first, rows = [subject for _, subject, _ in common], next(iter(by_strategy), ""), []
     recorded = common and not any(math.isnan(of[key].images) for of in by_strategy.values() for key in common)
     for strategy, of in by_strategy.items():
@@ -134,11 +119,15 @@ def comparison(cases: Sequence[Case]) -> Sheet:
         rows.append({"strategy": strategy, "cases": len(mine), **_columns(means)})
     headings = {"strategy": "Strategy", "cases": "Cases", "steps": "Steps", "more_steps": f"Steps beyond {first}"}
     headings |= {"tau": "Final tau", "reached": "Reached epsilon", "images": "Images looked at"}
-    left = len(known) - len(common)
+    left_out = len(vectors) - len(common)
     notes = (
-        *([f"{left} of {len(known)} cases are left out: not every strategy has finished them."] if left else []),
+        *(
+            [f"{left_out} of {len(vectors)} cases are left out: not every strategy has finished them."]
+            if left_out
+            else []
+        ),
         "Reached epsilon: share of cases whose last tau is at most epsilon.",
-        *(["Images looked at: in whole batches, made for the case or before."] if recorded else []),
+        *(["Images looked at: in whole batches, made for the case or earlier."] if recorded else []),
         *_common_notes(cases),
     )
     return _sheet("comparison", "Strategies over the same cases", rows, headings, notes)
@@ -151,7 +140,7 @@ def _sheet(
     headings: Mapping[str, str],
     notes: tuple[str, ...],
 ) -> Sheet:
-    """A sheet of `rows`, of which the columns in `headings` are shown, a mean together with its standard error."""
+    """A sheet of `rows` that shows the columns in `headings`, each mean together with its standard error."""
     data = pd.DataFrame(rows)
     shown = {}
     for column, heading in headings.items():
@@ -167,7 +156,7 @@ def _common_notes(cases: Sequence[Case]) -> tuple[str, ...]:
 
 
 def _figures(cases: Sequence[Case]) -> dict[str, tuple[float, float]]:
-    """Mean and standard error of what Table 1 shows, over the `cases` that count."""
+    """Mean and standard error of each figure in Table 1, over the `cases` that count."""
     mine = [case for case in cases if case.counts]
     subjects = [case.subject for case in mine]
     steps, chosen = [case.steps for case in mine], [len(case.chosen) for case in mine]
@@ -180,36 +169,36 @@ def _figures(cases: Sequence[Case]) -> dict[str, tuple[float, float]]:
 
 
 def _counted(cases: Sequence[Case]) -> list[str]:
-    """The notes of many cases as counts."""
+    """How many cases each note is about."""
     mine = [case for case in cases if case.counts]
     counts = (
         (sum(case.uneven for case in mine), "have priorities that do not sum to 1"),
         (sum(not case.reached for case in mine), "end above epsilon"),
         (sum(bool(case.outside) for case in mine), "mitigate axes outside the chosen"),
     )
-    left = [f"{len(cases) - len(mine)} unfinished or undefined, in no mean"] if len(mine) < len(cases) else []
-    return [f"{number} of {len(mine)} {what}" for number, what in counts if number] + left
+    left_out = [f"{len(cases) - len(mine)} unfinished or undefined, in no mean"] if len(mine) < len(cases) else []
+    return [f"{number} of {len(mine)} {what}" for number, what in counts if number] + left_out
 
 
 def _mean(values: Sequence[float], subjects: Sequence[str]) -> tuple[float, float]:
-    """The mean of `values`, one a case, and its standard error; NaN where undefined."""
+    """The mean of `values`, one for each case, and its standard error; NaN where undefined."""
     mean = math.fsum(values) / len(values) if values else math.nan
     return mean, _error([value - mean for value in values], subjects)
 
 
-def _ratio(over: Sequence[float], under: Sequence[float], subjects: Sequence[str]) -> tuple[float, float]:
+def _ratio(numerators: Sequence[float], denominators: Sequence[float], subjects: Sequence[str]) -> tuple[float, float]:
     """The ratio of the two means, and its standard error to first order (delta method); NaN where undefined."""
-    if not under:
+    if not denominators:
         return math.nan, math.nan
-    ratio = math.fsum(over) / math.fsum(under)
-    residuals = [y - ratio * x for y, x in zip(over, under, strict=True)]
-    return ratio, _error(residuals, subjects) / (math.fsum(under) / len(under))
+    ratio = math.fsum(numerators) / math.fsum(denominators)
+    residuals = [y - ratio * x for y, x in zip(numerators, denominators, strict=True)]
+    return ratio, _error(residuals, subjects) / (math.fsum(denominators) / len(denominators))
 
 
 def _error(residuals: Sequence[float], subjects: Sequence[str]) -> float:
-    """The standard error of a mean from its residuals, robust to what the cases of one subject share.
+    """The standard error of a mean from its residuals, clustered by subject: cases of one subject are not independent.
 
-    With one case a subject it is s / sqrt(n). NaN for fewer than two subjects.
+    With one case for each subject it is s / sqrt(n). NaN for fewer than two subjects.
     """
     sums: dict[str, float] = {}
     for residual, subject in zip(residuals, subjects, strict=True):
@@ -220,12 +209,12 @@ def _error(residuals: Sequence[float], subjects: Sequence[str]) -> float:
 
 
 def _columns(means: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """Every mean followed by its standard error, as `<name>` and `<name>_se`."""
+    """Columns `<name>` and `<name>_se` for every mean and its standard error."""
     return {column: n for name, both in means.items() for column, n in zip((name, f"{name}_se"), both, strict=True)}
 
 
 def _text(value: object, error: float = math.nan, *, percent: bool = False) -> str:
-    """A cell as it is shown: a float to two decimals, or in per cent, with its standard error where there is one."""
+    """The text of a cell: a float with two decimals, or in per cent, and with its standard error if it has one."""
     if not isinstance(value, float):
         return str(value)
     if math.isnan(value):
@@ -233,53 +222,3 @@ def _text(value: object, error: float = math.nan, *, percent: bool = False) -> s
     numbers = [number for number in (value, error) if not math.isnan(number)]
     words = [f"{100 * number:.1f}" if percent else f"{number:.2f}" for number in numbers]
     return " \N{PLUS-MINUS SIGN} ".join(words) + (" %" if percent else "")
-
-
-def write_sheet(sheet: Sheet, folder: Path) -> None:
-    """Write `<name>.csv`, `.md` and `.tex` into `folder`, each whole or not at all. OSError if it cannot be written."""
-    csv = csv_of(sheet.data)
-    for suffix, text in (("csv", csv), ("md", markdown(sheet)), ("tex", latex(sheet))):
-        with atomic_write(folder / f"{sheet.name}.{suffix}") as file:
-            file.write(text.encode())
-
-
-_MARKDOWN = str.maketrans({**{sign: f"\\{sign}" for sign in "\\|*_[]`"}, "<": "&lt;", "&": "&amp;"})
-_LATEX = str.maketrans(
-    {
-        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': "''",
-        "\N{PLUS-MINUS SIGN}": r"$\pm$",
-    }
-)
-
-
-def _escaped(shown: pd.DataFrame, signs: dict[int, str]) -> pd.DataFrame:
-    rows = [[" ".join(str(cell).split()).translate(signs) for cell in row] for row in shown.to_numpy()]
-    return pd.DataFrame(rows, columns=[str(name).translate(signs) for name in shown.columns], dtype=str)
-
-
-def markdown(sheet: Sheet) -> str:
-    """The sheet as a GitHub Markdown table under its caption, notes as a list."""
-    cells = _escaped(sheet.shown, _MARKDOWN)
-    rows = [list(cells.columns), ["---"] * len(cells.columns), *cells.to_numpy().tolist()]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    notes = "\n".join(f"- {note.translate(_MARKDOWN)}" for note in sheet.notes)
-    return f"**{sheet.caption.translate(_MARKDOWN)}**\n\n{table}\n\n{notes}\n"
-
-
-_WIDE = 25  # characters, above which a column of a LaTeX table breaks its lines
-
-
-def latex(sheet: Sheet) -> str:
-    """The sheet as a LaTeX table; needs `\\usepackage{booktabs}` alone. The notes stand in the caption."""
-    caption = ". ".join((sheet.caption, " ".join(sheet.notes))).translate(_LATEX)
-    cells = _escaped(sheet.shown, _LATEX)
-    wide = [sheet.shown[name].str.len().max() > _WIDE for name in sheet.shown]
-    form = "".join(r"p{0.2\linewidth}" if broken else "l" for broken in wide)
-    return cells.to_latex(index=False, caption=caption, label=f"tab:{sheet.name}", column_format=form)

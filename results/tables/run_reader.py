@@ -1,4 +1,4 @@
-"""What a run directory holds, read and checked, for whoever shows it."""
+"""Reading a run directory: its tables, checked, for the report and for every other reader."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ import pyarrow as pa
 import yaml
 
 from seesaw.results.errors import RunDirectoryError
+from seesaw.results.secrets import first_line
 from seesaw.results.store.parquet import plain_batches, plain_table
-from seesaw.results.tables.mitigation import Case, Key, read_mitigation
+from seesaw.results.tables.mitigation import Case, Key
 from seesaw.results.tables.mitigation_matrices import Matrix, read_matrices
+from seesaw.results.tables.read_mitigation import read_mitigation
 from seesaw.results.tables.schemas import ANSWERS, DISTRIBUTIONS, FAILURES, MATRICES, TRUTH, UNCERTAINTY, WITHHELD
 from seesaw.results.tables.write import about_of
 
 __all__ = ["FIRST", "MitigationTables", "Run", "SweepTables", "read_examples", "read_run", "read_run_json"]
 
-FIRST = 8  #: images of every cell that may serve as examples: those of its first batch
+FIRST = 8  #: images of a cell that may be shown as examples: its first batch
 _CELL = ["model", "subject", "source_axis", "source_value"]
 _EXAMPLE = [*_CELL, "image", "axis", "answer", "prompt", "image_key"]
-_WORDS = [*_CELL, "axis", "answer", "prompt"]  # columns of few words on many rows
+_WORDS = [*_CELL, "axis", "answer", "prompt"]  # columns with few different words on many rows
 _ENTRY = ["model", "subject", "source_axis", "target_axis"]
 _OF_SWEEPS = ("answers", "distributions", "matrices", "uncertainty")
 _OF_MITIGATIONS = ("mitigation", "mitigation_matrices")
@@ -34,40 +36,33 @@ _OF_MITIGATIONS = ("mitigation", "mitigation_matrices")
 
 @dataclass(frozen=True)
 class SweepTables:
-    """What a sweep measured.
+    """What a sweep measured. Answers about single images are not in memory: there may be millions (`read_examples`)."""
 
-    `matrix` has the columns of matrices.parquet, then se, low, high, and exact, the exact IS, NaN where it is not
-    known; `truths` names the world whose exact values they are, by model; `cells` (model, subject, source_axis,
-    source_value, asked, dropped) the images made and those that count nowhere, without a person or `withheld` (the
-    columns of withheld.parquet); `answers` how many attributes were read in all. What single images show is
-    `read_examples` of `run`: there may be millions.
-    """
-
-    run: Path
-    about: Mapping[str, Any]  #: metric, targets and intervention, as the tables themselves say
-    matrix: pd.DataFrame
-    truths: Mapping[str, str]
+    path: Path  #: of the run directory
+    about: Mapping[str, Any]  #: metric, targets and intervention, as the tables themselves record them
+    matrix: pd.DataFrame  #: the columns of matrices.parquet, then se, low, high, and exact (NaN where it is not known)
+    truths: Mapping[str, str]  #: by model, the world whose exact values these are
     distributions: pd.DataFrame
-    cells: pd.DataFrame
-    withheld: pd.DataFrame
-    answers: int
+    cells: pd.DataFrame  #: model, subject, source_axis, source_value, asked, dropped: images made, and not counted
+    withheld: pd.DataFrame  #: the columns of withheld.parquet
+    answers: int  #: attributes that were read in all
 
 
 @dataclass(frozen=True)
 class MitigationTables:
-    """What mitigations did: every case, and by case and step the matrix that it saw, where it saw one."""
+    """What mitigations did: every case, and for the steps that saw a matrix, that matrix."""
 
-    about: Mapping[str, Any]  #: as of a sweep
+    about: Mapping[str, Any]  #: metric, targets and intervention, as the tables themselves record them
     cases: tuple[Case, ...]
     matrices: Mapping[Key, Mapping[int, Matrix]]
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that has been measured: a sweep, a mitigation, or both."""
+    """A run directory that has tables: of a sweep, of a mitigation, or of both."""
 
     path: Path
-    run: Mapping[str, Any]  #: run.json
+    run_json: Mapping[str, Any]
     config: Mapping[str, Any]  #: config.yaml
     failures: pd.DataFrame
     sweep: SweepTables | None
@@ -76,15 +71,15 @@ class Run:
     @property
     def models(self) -> Mapping[str, str]:
         """Identity of every model by its name."""
-        models: Mapping[str, str] = self.run["fingerprint"]["models"]
+        models: Mapping[str, str] = self.run_json["fingerprint"]["models"]
         return models
 
 
 def read_run(run: str | Path) -> Run:
-    """Read the run directory `run`. A sweep, or a mitigation, is there if any of its tables is.
+    """Read the run directory `run`. It has a sweep, or a mitigation, if any table of one is there.
 
     Raises:
-        RunDirectoryError: it is none, nothing has been measured in it yet, or a file of it cannot be read.
+        RunDirectoryError: it is not a run directory, nothing has been measured in it yet, or a file cannot be read.
 
     Example::
 
@@ -92,11 +87,11 @@ def read_run(run: str | Path) -> Run:
         run.sweep.matrix.sort_values("is").head()
     """
     run = Path(run)
-    record, config = _run_json(run), _config(run)
+    run_json, config = _run_json(run), _config(run)
     has_mitigation = _holds(run, _OF_MITIGATIONS)
     return Run(
         path=run,
-        run=record,
+        run_json=run_json,
         config=config,
         sweep=_sweep(run) if _holds(run, _OF_SWEEPS) or not has_mitigation else None,
         mitigation=_mitigation(run) if has_mitigation else None,
@@ -126,11 +121,11 @@ def _sweep(run: Path) -> SweepTables:
         )
     if len(merged) != len(matrix):
         raise RunDirectoryError(f"'{run}/uncertainty.parquet' does not belong to the matrices beside it; {_again(run)}")
-    merged, truths = _beside_exact(run, merged)
+    merged, truths = _with_exact(run, merged)
     withheld = _withheld(run)
     cells, answers = _cells(run, withheld)
     return SweepTables(
-        run=run,
+        path=run,
         about=about_of(run / "matrices.parquet"),
         matrix=merged,
         truths=truths,
@@ -142,50 +137,50 @@ def _sweep(run: Path) -> SweepTables:
 
 
 def read_examples(run: Path, wanted: Mapping[tuple[str, str], str]) -> Mapping[tuple[str, str], pd.DataFrame]:
-    """What answers.parquet says about the first eight images of a pair's prompts, by pair (model, subject).
+    """The rows of answers.parquet about the first eight images of some prompts, by (model, subject).
 
-    `wanted` tells by pair the source axis of those prompts; the initial prompt is always among them.
+    `wanted` gives the source axis of these prompts by (model, subject); the initial prompt is always included.
     Raises RunDirectoryError.
     """
-    found: dict[tuple[str, str], list[pd.DataFrame]] = {}
+    rows_of: dict[tuple[str, str], list[pd.DataFrame]] = {}
     for rows in _answers(run, _EXAMPLE):
         first = rows[rows["image"] < FIRST]
         for (model, subject), examples in first.groupby(["model", "subject"], sort=False, observed=True):
             pair = str(model), str(subject)
             if pair in wanted:
                 mine = examples[examples["source_axis"].isin(["", wanted[pair]])]
-                found.setdefault(pair, []).append(_plain(mine))
-    return {pair: pd.concat(parts) for pair, parts in found.items()}
+                rows_of.setdefault(pair, []).append(_plain(mine))
+    return {pair: pd.concat(parts) for pair, parts in rows_of.items()}
 
 
 _START_OVER = "; remove the run directory and sweep again: images and answers are in the store, so nothing is lost"
 
 
 def read_run_json(path: Path, needed: Sequence[str] = ("state", "fingerprint")) -> dict[str, Any]:
-    """run.json of a run directory, with the keys that are `needed`. RunDirectoryError if `path` is no run directory."""
+    """run.json of a run directory, with the `needed` keys. RunDirectoryError if `path` is not a run directory."""
     try:
-        record = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        run_json = json.loads((path / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunDirectoryError(f"'{path}' is no run directory: it holds no run.json") from None
     except (OSError, ValueError) as error:
         raise RunDirectoryError(f"'{path}/run.json' cannot be read: {error}{_START_OVER}") from None
-    if not isinstance(record, dict) or not record.keys() >= set(needed):
-        raise RunDirectoryError(f"'{path}/run.json' is no record of a run{_START_OVER}")
-    return record
+    if not isinstance(run_json, dict) or not run_json.keys() >= set(needed):
+        raise RunDirectoryError(f"'{path}/run.json' was not written by a run{_START_OVER}")
+    return run_json
 
 
 def _run_json(run: Path) -> Mapping[str, Any]:
-    record = read_run_json(run, needed=("fingerprint",))
-    fingerprint = record["fingerprint"]
+    run_json = read_run_json(run, needed=("fingerprint",))
+    fingerprint = run_json["fingerprint"]
     if (
         not isinstance(fingerprint, dict)
         or not isinstance(fingerprint.get("models"), dict)
         or "seed" not in fingerprint
     ):
         raise RunDirectoryError(
-            f"'{run}/run.json' is not a run's record: it lacks the fingerprint, its models or its seed"
+            f"'{run}/run.json' was not written by a run: it lacks the fingerprint, its models or its seed"
         )
-    return dict(record)
+    return run_json
 
 
 def _config(run: Path) -> Mapping[str, Any]:
@@ -194,7 +189,7 @@ def _config(run: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         raise RunDirectoryError(f"'{run}' holds no config.yaml; {_again(run)}") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise RunDirectoryError(f"'{run}/config.yaml' cannot be read: {str(error).splitlines()[0]}") from None
+        raise RunDirectoryError(f"'{run}/config.yaml' cannot be read: {first_line(error)}") from None
     if not isinstance(config, dict):
         raise RunDirectoryError(f"'{run}/config.yaml' is not a resolved config; {_again(run)}")
     return config
@@ -206,7 +201,7 @@ def _table(run: Path, name: str, columns: Sequence[str]) -> pa.Table:
 
 
 def _answers(run: Path, columns: Sequence[str]) -> Iterator[pd.DataFrame]:
-    """`columns` of answers.parquet, some rows at a time; words as categories, a missing one as an empty one."""
+    """`columns` of answers.parquet, streaming. Words are categories; a missing word is an empty one."""
     words = [name for name in _WORDS if name in columns]
     word = pa.dictionary(pa.int32(), pa.string())
     schema = pa.schema([(name, word if name in words else ANSWERS.field(name).type) for name in columns])
@@ -221,7 +216,7 @@ def _answers(run: Path, columns: Sequence[str]) -> Iterator[pd.DataFrame]:
 
 @contextmanager
 def _readable(run: Path, name: str) -> Iterator[Path]:
-    """The table `name` of a run. Raises RunDirectoryError where the block finds none that can be read."""
+    """The path of the table `name`. Raises RunDirectoryError if the block finds that it is missing or unreadable."""
     path = run / f"{name}.parquet"
     try:
         yield path
@@ -231,7 +226,7 @@ def _readable(run: Path, name: str) -> Iterator[Path]:
         ) from None
     except (pa.ArrowException, OSError, KeyError) as error:
         raise RunDirectoryError(
-            f"'{path}' cannot be read as the table that it should be: {str(error).splitlines()[0]}; "
+            f"'{path}' cannot be read as the table that it should be: {first_line(error)}; "
             f"delete it, and {_again(run)}, which makes it again from the store"
         ) from None
 
@@ -248,8 +243,8 @@ def _frame(run: Path, name: str, columns: Sequence[str], schema: pa.Schema | Non
     return _words(table)
 
 
-def _beside_exact(run: Path, matrix: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, str]]:
-    """`matrix` with the exact IS of its entries, and the world that says so by model; none where there is no truth."""
+def _with_exact(run: Path, matrix: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, str]]:
+    """`matrix` with a column of exact IS, NaN where it is not known, and by model the world that gives it."""
     path = run / "truth.parquet"
     if not path.is_file():
         return matrix.assign(exact=np.nan), {}
@@ -262,46 +257,46 @@ def _beside_exact(run: Path, matrix: pd.DataFrame) -> tuple[pd.DataFrame, Mappin
 
 
 def _words(table: pa.Table) -> pd.DataFrame:
-    """A table as a frame in which a missing word is an empty one."""
+    """A table as a frame; a missing word becomes an empty one."""
     frame: pd.DataFrame = table.to_pandas()
     words = [field.name for field in table.schema if pa.types.is_string(field.type)]
     return frame.assign(**{name: frame[name].fillna("") for name in words})
 
 
 def _withheld(run: Path) -> pd.DataFrame:
-    """Images that were made and not asked, by cell; runs from before there were any have no such table."""
+    """Images that were made and not asked, by cell. Older runs have no such table."""
     if not (run / "withheld.parquet").is_file():
         return _words(WITHHELD.empty_table())
     return _frame(run, "withheld", WITHHELD.names, WITHHELD)
 
 
 def _cells(run: Path, withheld: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Images made and dropped by cell, and how many attributes were read in all.
+    """Images made and dropped, by cell, and how many attributes were read in all.
 
-    Without a person question every image counts, unless it was withheld.
+    Without a question about the person every image counts, unless it was withheld.
     """
-    people, answers = [], 0
+    counts, answers = [], 0
     for rows in _answers(run, [*_CELL, "axis", "answer"]):
         asked = rows[rows["axis"] == "person"]
-        people.append(_counted(asked.assign(dropped=asked["answer"] == "no")))
+        counts.append(_counted(asked.assign(dropped=asked["answer"] == "no")))
         answers += len(rows) - len(asked)
-    if not any(map(len, people)):
+    if not any(map(len, counts)):
         images = [_plain(rows.drop_duplicates()) for rows in _answers(run, [*_CELL, "image"])]
-        people = [_counted(pd.concat(images).drop_duplicates().assign(dropped=False))] if images else people
+        counts = [_counted(pd.concat(images).drop_duplicates().assign(dropped=False))] if images else counts
     if len(withheld):
         more = withheld.set_index(_CELL)[["flagged", "blank"]].sum(axis=1)
-        people.append(pd.DataFrame({"asked": more, "dropped": more}).reset_index())
+        counts.append(pd.DataFrame({"asked": more, "dropped": more}).reset_index())
     none = pd.DataFrame(columns=[*_CELL, "asked", "dropped"])
-    counted = pd.concat(people or [none]).groupby(_CELL, sort=False)[["asked", "dropped"]].sum().reset_index()
+    counted = pd.concat(counts or [none]).groupby(_CELL, sort=False)[["asked", "dropped"]].sum().reset_index()
     return counted.astype({"asked": int, "dropped": int}), answers
 
 
 def _counted(images: pd.DataFrame) -> pd.DataFrame:
-    """Cells of `images`, a row an image: how many there are, and how many of them are `dropped`."""
+    """How many of `images` (a row an image) each cell has, and how many of them are `dropped`."""
     groups = images.groupby(_CELL, sort=False, observed=True)["dropped"]
     return _plain(groups.agg(asked="size", dropped="sum").reset_index())
 
 
 def _plain(rows: pd.DataFrame) -> pd.DataFrame:
-    """`rows` with words that are no categories, so that such frames can be put together."""
+    """`rows` with words as text instead of categories, so that frames can be concatenated."""
     return rows.astype({name: "str" for name in _WORDS if name in rows})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 __all__ = [
@@ -11,58 +13,100 @@ __all__ = [
     "FAILURES",
     "FLIPS",
     "MATRICES",
+    "MITIGATION_MATRICES",
     "NEGATIVES",
     "TARGETS",
     "TRUTH",
     "UNCERTAINTY",
     "VALIDATION",
     "WITHHELD",
+    "mitigation_schema",
 ]
 
-
-def _schema(**columns: str) -> pa.Schema:
-    return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
+Column = tuple[str, pa.DataType]
 
 
-ANSWERS = _schema(
-    model="string", subject="string", source_axis="string", source_value="string", image="int64", axis="string",
-    answer="string", probability="float64", prompt="string", seed="int64", image_key="string", vlm="string",
-)  # fmt: skip
-DISTRIBUTIONS = _schema(
-    model="string", subject="string", source_axis="string", source_value="string", axis="string", attribute="string",
-    count="int64", share="float64", n="int64",
-)  # fmt: skip
-MATRICES = pa.schema(
+def _texts(*names: str) -> list[Column]:
+    return [(name, pa.string()) for name in names]
+
+
+def _numbers(*names: str) -> list[Column]:
+    return [(name, pa.float64()) for name in names]
+
+
+def _counts(*names: str) -> list[Column]:
+    return [(name, pa.int64()) for name in names]
+
+
+_CELL = _texts("model", "subject", "source_axis", "source_value")
+_ENTRY = _texts("model", "subject", "source_axis", "target_axis")
+
+#: answers.parquet, a row an answer. "" as `source_axis` is the initial prompt.
+ANSWERS = pa.schema(
     [
-        *((name, pa.string()) for name in ("model", "subject", "source_axis", "target_axis")),
-        *((name, pa.float64()) for name in ("is", "w_init", "w_after")),
-        *((name, pa.int64()) for name in ("n_init", "n_after")),
+        *_CELL,
+        *_counts("image"),
+        *_texts("axis", "answer"),
+        *_numbers("probability"),
+        *_texts("prompt"),
+        *_counts("seed"),
+        *_texts("image_key", "vlm"),
     ]
 )
-UNCERTAINTY = pa.schema(
-    [
-        *((name, pa.string()) for name in ("model", "subject", "source_axis", "target_axis")),
-        *((name, pa.float64()) for name in ("is", "se", "low", "high")),
-    ]
-)
-TRUTH = _schema(model="string", subject="string", source_axis="string", target_axis="string", **{"is": "float64"})
-EFFECTS = _schema(
-    model="string", subject="string", source_axis="string", target_axis="string", before="float64", after="float64",
-    error="float64",
-)  # fmt: skip
-VALIDATION = _schema(model="string", subject="string", pairs="int64", correlation="float64", others="float64")
-TARGETS = _schema(subject="string", axis="string", attribute="string", share="float64", n="float64")
+#: distributions.parquet, a row an attribute of a cell. "*" as `source_value` is the pooled intervention.
+DISTRIBUTIONS = pa.schema([*_CELL, *_texts("axis", "attribute"), *_counts("count"), *_numbers("share"), *_counts("n")])
+#: matrices.parquet and uncertainty.parquet, a row an entry of a matrix.
+MATRICES = pa.schema([*_ENTRY, *_numbers("is", "w_init", "w_after"), *_counts("n_init", "n_after")])
+UNCERTAINTY = pa.schema([*_ENTRY, *_numbers("is", "se", "low", "high")])
+#: truth.parquet, the exact IS of models whose world is known.
+TRUTH = pa.schema([*_ENTRY, *_numbers("is")])
+#: withheld.parquet, a row a cell: images that were made and not asked, since they are flagged as unsafe, or blank.
+WITHHELD = pa.schema([*_CELL, *_counts("images", "flagged", "blank"), *_numbers("flagged_share")])
+#: failures.parquet, a row a batch that failed for good.
+FAILURES = pa.schema([*_texts("cell", "stage", "error"), *_counts("attempts"), *_texts("message", "command")])
+
+#: effects.parquet of the studies of single mitigations, and what `validation` and `negatives` make of it.
+EFFECTS = pa.schema([*_ENTRY, *_numbers("before", "after", "error")])
+VALIDATION = pa.schema([*_texts("model", "subject"), *_counts("pairs"), *_numbers("correlation", "others")])
+NEGATIVES = pa.schema([*_texts("model"), *_counts("pairs", "negative"), *_numbers("share", "sure")])
+#: target.parquet and flips.parquet of the study of targets: D* as measured, and what it does to a sweep's IS.
+TARGETS = pa.schema([*_texts("subject", "axis", "attribute"), *_numbers("share", "n")])
 FLIPS = pa.schema(
     [
-        *((name, pa.string()) for name in ("model", "subject", "source_axis", "target_axis")),
-        *((f"{name}_{when}", pa.float64()) for when in ("before", "after") for name in ("is", "se")),
-        *((name, pa.float64()) for name in ("w_init_before", "w_init_after")),
+        *_ENTRY,
+        *_numbers("is_before", "se_before", "is_after", "se_after", "w_init_before", "w_init_after"),
         ("flipped", pa.bool_()),
     ]
 )
-NEGATIVES = _schema(model="string", pairs="int64", negative="int64", share="float64", sure="float64")
-WITHHELD = _schema(
-    model="string", subject="string", source_axis="string", source_value="string", images="int64", flagged="int64",
-    blank="int64", flagged_share="float64",
-)  # fmt: skip
-FAILURES = _schema(cell="string", stage="string", error="string", attempts="int64", message="string", command="string")
+
+#: mitigation_matrices.parquet, a row an entry of the matrix that a step saw; `step` counts the mitigations before it.
+#: A candidate whose images show nobody has no rows. Neither has a strategy that looks at no counterfactuals.
+MITIGATION_MATRICES = pa.schema(
+    [
+        *_texts("model", "subject", "case", "strategy"),
+        *_counts("step"),
+        *_texts("source_axis", "target_axis"),
+        *_numbers("is", "w_init", "w_after"),
+    ]
+)
+
+
+def mitigation_schema(axes: Iterable[str]) -> pa.Schema:
+    """The columns of mitigation.parquet for a dataset of `axes`: a row a step, with `w_<axis>` for each axis.
+
+    Numbers may be NaN, and `images` null, where they are not known. No other column has gaps.
+    """
+    return pa.schema(
+        [
+            *_texts("model", "subject", "case", "strategy"),
+            *_counts("step"),
+            *_texts("axis"),
+            *_numbers("tau", "tau_se", "gamma", *(f"w_{axis}" for axis in axes)),
+            ("prompts", pa.list_(pa.string())),
+            *_counts("images"),
+            *_texts("outcome"),
+            ("alerts", pa.list_(pa.string())),
+            *_texts("chosen"),
+            *_numbers("epsilon"),
+        ]
+    )

@@ -16,7 +16,7 @@ from seesaw.results.errors import InputError, RunDirectoryError
 from seesaw.results.secrets import first_line
 from seesaw.results.store.parquet import plain_table
 from seesaw.results.store.store import Store
-from seesaw.results.tables.mitigation import read_mitigation
+from seesaw.results.tables.read_mitigation import read_mitigation
 from seesaw.results.tables.run_reader import read_run_json
 from seesaw.runner.display.progress import FIGURES, fleet_lines
 from seesaw.runner.display.streams import say

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from seesaw.results.errors import HeadLost, Interrupted, SeesawError
 from seesaw.results.printable import printable
-from seesaw.results.store.costs import Measured, write_costs
+from seesaw.results.store.costs import MeasuredCosts, write_costs
 from seesaw.results.store.store import Store
 from seesaw.runner.cluster.nodes import Nodes
 from seesaw.runner.cluster.preflight import Ready
@@ -272,6 +272,6 @@ class Steering:
         for model in resolved:
             pool = self._pools[model.name]
             if pool.batch_seconds and pool.load_seconds is not None:
-                costs[model.folder] = Measured(pool.work_done.batches, pool.batch_seconds, pool.load_seconds)
+                costs[model.folder] = MeasuredCosts(pool.work_done.batches, pool.batch_seconds, pool.load_seconds)
         if costs:
             await asyncio.to_thread(write_costs, self._store, costs)

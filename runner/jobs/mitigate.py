@@ -21,9 +21,10 @@ from seesaw.experiments.trajectory import State
 from seesaw.results.errors import ConfigError
 from seesaw.results.secrets import first_line
 from seesaw.results.store.store import Store
-from seesaw.results.tables.mitigation import cases_of, mitigation_schema
-from seesaw.results.tables.mitigation_matrices import MITIGATION_MATRICES
-from seesaw.results.tables.mitigation_tables import comparison, sheets, table1, write_sheet
+from seesaw.results.tables.mitigation_tables import comparison, sheets, table1
+from seesaw.results.tables.read_mitigation import cases_of
+from seesaw.results.tables.schemas import MITIGATION_MATRICES, mitigation_schema
+from seesaw.results.tables.sheet import write_sheet
 from seesaw.results.tables.write import table_of, write_both, write_table
 from seesaw.runner.display.events import Events
 from seesaw.runner.experiment import Experiment

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seesaw.results.tables.mitigation import read_mitigation
+from seesaw.results.tables.read_mitigation import read_mitigation
 from tests.conftest import Command
 
 pytestmark = pytest.mark.slow  # kills mitigations over and over

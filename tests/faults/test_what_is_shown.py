@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from seesaw.results.printable import printable
-from seesaw.results.report.pictures import Album
+from seesaw.results.report.pictures import ExampleImages
 from seesaw.runner.cli import main
 from seesaw.runner.report import write_report
 from tests.faults.hostile import (
@@ -109,7 +109,7 @@ def test_images_that_are_none_are_no_part_of_the_report(tmp_path):
 
 def test_pillow_opens_no_format_that_runs_a_program(tmp_path):
     for form in ("EPS", "PDF", "GIF", "TIFF", "ICO"):
-        album = Album(str(tmp_path / "store"), {}, 0)
+        album = ExampleImages(str(tmp_path / "store"), {}, 0)
         assert album.size == 0
         from seesaw.results.images import open_image
 
@@ -202,7 +202,7 @@ def test_half_characters_and_controls_are_written_out():
 
 @pytest.mark.parametrize("word", [FORMULA, "@SUM(1)", "-2+3", "+1|x", "\t=1", "\uff1d1+1", "x\r=1+1"])
 def test_no_cell_of_a_csv_is_a_formula_and_numbers_stay_numbers(word, tmp_path):
-    from seesaw.results.tables.mitigation_tables import Sheet, write_sheet
+    from seesaw.results.tables.sheet import Sheet, write_sheet
 
     hostile_run(tmp_path, word)
     run = tmp_path / "run"

@@ -20,19 +20,13 @@ import pytest
 from seesaw.results.errors import RunDirectoryError
 from seesaw.results.report.mitigation_section import choice_words
 from seesaw.results.report.report import environment
-from seesaw.results.report.trajectories import courses
-from seesaw.results.tables.mitigation import Case, cases_of, mitigation_schema, read_mitigation
+from seesaw.results.report.trajectories import trajectories
+from seesaw.results.tables.mitigation import Case
 from seesaw.results.tables.mitigation_matrices import Matrix
-from seesaw.results.tables.mitigation_tables import (
-    Sheet,
-    appendix,
-    comparison,
-    latex,
-    markdown,
-    sheets,
-    table1,
-    write_sheet,
-)
+from seesaw.results.tables.mitigation_tables import appendix, comparison, sheets, table1
+from seesaw.results.tables.read_mitigation import cases_of, read_mitigation
+from seesaw.results.tables.schemas import mitigation_schema
+from seesaw.results.tables.sheet import Sheet, latex, markdown, write_sheet
 from seesaw.results.tables.write import table_of, write_table
 
 AXES = ("age", "gender", "clothing", "emotion", "ethnicity", "bodytype", "environment", "disability")
@@ -192,11 +186,11 @@ def test_a_table_that_was_written_is_read_with_every_step(tmp_path: Path) -> Non
     write_table(path, table(list(reversed(rows))))
     (case,) = read_mitigation(path)
     assert (case.mitigated, case.steps, case.outcome) == (("environment", "clothing"), 2, "reached")
-    assert [step.tau for step in case.course] == pytest.approx([0.98, 0.50, 0.19])
-    assert [step.predicted for step in case.course[1:]] == pytest.approx([0.58, 0.15])
-    assert [len(step.prompts) for step in case.course] == [1, 2, 4]
-    assert case.course[1].alerts == ("emotion got worse: 0.30 to 0.50",)
-    assert case.course[2].w["clothing"] == 0.1
+    assert [step.tau for step in case.trajectory] == pytest.approx([0.98, 0.50, 0.19])
+    assert [step.predicted for step in case.trajectory[1:]] == pytest.approx([0.58, 0.15])
+    assert [len(step.prompts) for step in case.trajectory] == [1, 2, 4]
+    assert case.trajectory[1].alerts == ("emotion got worse: 0.30 to 0.50",)
+    assert case.trajectory[2].w["clothing"] == 0.1
     assert (case.notes, case.reached) == ((), True)
 
 
@@ -231,7 +225,7 @@ def put_all(**values: object) -> Callable[[list[Row]], None]:
         (put_all(chosen='{"age": NaN}'), "the priority of age is nan"),
         (put(1, tau=0.4), "step 1 has tau 0.4, but its w and priorities make 0.5"),
         (put(1, tau=NAN), "step 1 has tau nan, but"),
-        (put(2, tau=0.5, w_clothing=0.72), "said to have reached epsilon 0.35, but its last tau is 0.5"),
+        (put(2, tau=0.5, w_clothing=0.72), "has the outcome 'reached' for epsilon 0.35, but its last tau is 0.5"),
         (put(1, tau_se=-0.1), "step 1 has a standard error below 0, -0.1"),
         (put(1, images=-8), "step 1 has looked at -8 images"),
         (put(1, alerts=[None]), "step 1 has a gap in its prompts or alerts"),
@@ -263,7 +257,7 @@ def test_a_file_that_is_no_such_table_is_refused_by_name(tmp_path: Path) -> None
     spoilt = {
         "has no column 'gamma'": good.drop_columns(["gamma"]),
         "has no column w_<axis>": good.drop_columns([name for name in good.column_names if name[:2] == "w_"]),
-        "column 'step', holds what is no int64": good.set_column(4, "step", pa.array(["first", "2", "3"])),
+        "column 'step', holds values that are not int64": good.set_column(4, "step", pa.array(["first", "2", "3"])),
         "column 'outcome', has gaps": good.set_column(
             good.column_names.index("outcome"), "outcome", pa.array([None, "", "reached"])
         ),
@@ -373,8 +367,8 @@ def test_csv_keeps_the_numbers_and_markdown_and_latex_survive_any_name(tmp_path:
 
 
 def test_the_course_of_tau_is_drawn_where_it_was_measured_and_says_so_in_words() -> None:
-    (course,) = courses(built(nurse(subject=HOSTILE)))
-    picture = ElementTree.fromstring(course.picture)
+    (trajectory,) = trajectories(built(nurse(subject=HOSTILE)))
+    picture = ElementTree.fromstring(trajectory.picture)
     assert picture.attrib["role"] == "img"
     label = picture.attrib["aria-label"]
     assert label.startswith(f"tau of {HOSTILE} on sd, greedy: 0.98 before any mitigation, 0.50 after environment (pre")
@@ -391,7 +385,7 @@ def test_the_course_of_tau_is_drawn_where_it_was_measured_and_says_so_in_words()
 def test_an_axis_of_any_name_is_drawn() -> None:
     axis = "<i>a & b of more letters"
     course = [("", NAN, {axis: 0.9}), (axis, 0.5, {axis: 0.3})]
-    (shown,) = courses(built(steps_of("nurse", {axis: 1.0}, course)))
+    (shown,) = trajectories(built(steps_of("nurse", {axis: 1.0}, course)))
     picture = ElementTree.fromstring(shown.picture)
     assert [title.text for title in picture.iter("title")][1] == f"0.30 after {axis} (predicted 0.40)"
     assert [text.text for text in picture.iter("text")][-1] is None  # its name is cut, and whole in the tooltip
@@ -400,7 +394,7 @@ def test_an_axis_of_any_name_is_drawn() -> None:
 
 def test_a_tau_that_is_undefined_is_not_drawn() -> None:
     course = [("", NAN, {"age": 0.9}), ("gender", 0.2, {"age": NAN}), ("clothing", NAN, {"age": 0.3})]
-    (shown,) = courses(built(steps_of("nurse", {"age": 1.0}, course)))
+    (shown,) = trajectories(built(steps_of("nurse", {"age": 1.0}, course)))
     picture = ElementTree.fromstring(shown.picture)
     assert "undefined after gender (predicted 0.70)" in picture.attrib["aria-label"]
     assert [text.text for text in picture.iter("text")].count("n/a") == 1
@@ -412,8 +406,8 @@ def test_a_standard_error_is_a_bar_of_its_length_and_is_said() -> None:
     rows = nurse()
     for row, error in zip(rows, (0.1, 0.0, NAN), strict=True):
         row["tau_se"] = error
-    (course,) = courses(built(rows))
-    picture = ElementTree.fromstring(course.picture)
+    (trajectory,) = trajectories(built(rows))
+    picture = ElementTree.fromstring(trajectory.picture)
     (bar,) = picture.iter("line")
     top = 0.98 + 0.1  # the largest of what is drawn is the top of the plot
     assert [float(bar.attrib[y]) for y in ("y1", "y2")] == pytest.approx(
@@ -422,9 +416,11 @@ def test_a_standard_error_is_a_bar_of_its_length_and_is_said() -> None:
     label = picture.attrib["aria-label"]
     assert "0.98 \N{PLUS-MINUS SIGN} 0.10 before any mitigation, 0.50 \N{PLUS-MINUS SIGN} 0.00 after env" in label
     assert "0.19 after clothing" in label
-    assert (course.errors, course.foretold) == (True, True)
-    (plain,) = courses(built(steps_of("nurse", {"age": 1.0}, [("", NAN, {})], strategy="own", outcome="exhausted")))
-    assert (plain.errors, plain.foretold) == (False, False)
+    assert (trajectory.has_errors, trajectory.has_predictions) == (True, True)
+    (plain,) = trajectories(
+        built(steps_of("nurse", {"age": 1.0}, [("", NAN, {})], strategy="own", outcome="exhausted"))
+    )
+    assert (plain.has_errors, plain.has_predictions) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -462,14 +458,14 @@ def test_the_report_fragment_shows_what_was_chosen_why_and_the_alerts() -> None:
     )
     above = steps_of("chef", {"age": 0.66}, [("", NAN, {})], outcome="no_gain")
     cases = built(nurse(subject=HOSTILE), above, nurse(outcome="", strategy="all"))
-    html = page.render(all=courses(cases), sheet=table1(cases))
+    html = page.render(all=trajectories(cases), sheet=table1(cases))
     assert "<b>50%" not in html
     words = unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html)))
     assert (
         "Strategy greedy takes the axis, chosen or not, with the largest predicted gain gamma. Outcome: reached ."
         in words
     )
-    assert "Strategy all takes every chosen axis in order" in words
+    assert "Strategy all takes every chosen axis, in order" in words
     assert (
         "1 environment 0.40 0.58 0.50 2 2 clothing" in words
     )  # step, axis, gamma, tau predicted and measured, prompts

@@ -17,12 +17,12 @@ import pytest
 
 from seesaw.results.errors import RunDirectoryError
 from seesaw.results.report.heatmap import signed
-from seesaw.results.report.pictures import Album
+from seesaw.results.report.pictures import ExampleImages
 from seesaw.results.store.identity import image_key, image_seed
 from seesaw.results.store.store import Store
-from seesaw.results.tables.mitigation import cases_of
 from seesaw.results.tables.mitigation_matrices import matrices_of
 from seesaw.results.tables.mitigation_tables import sheets
+from seesaw.results.tables.read_mitigation import cases_of
 from seesaw.results.tables.run_reader import read_run_json
 from seesaw.results.tables.write import about_of, write_table
 from seesaw.runner.report import write_report
@@ -315,7 +315,7 @@ def test_an_image_that_was_withheld_is_not_shown(beside: Trial, tmp_path: Path) 
     table = held.read(name)
     flagged = ["flagged", *table.column("withheld").to_pylist()[1:]]
     store.commit(name, table.set_column(table.column_names.index("withheld"), "withheld", pa.array(flagged)))
-    album = Album(str(store.root), record["models"], record["seed"])
+    album = ExampleImages(str(store.root), record["models"], record["seed"])
     pictures = album.first("pictogram-birch", table.column("prompt")[0].as_py(), 3)
     assert [bool(picture.uri) for picture in pictures] == [False, True, True]
     assert pictures[0].missing == "withheld: flagged"
@@ -338,7 +338,7 @@ def test_a_page_too_large_shows_matrices_and_images_of_some_cases(
     assert f"matrices are shown for 2 and images for 1 of {number} cases" in page_of(*alone)
     monkeypatch.setattr("seesaw.results.report.mitigation_section._SHOWN", 3)
     page = page_of(*alone)
-    assert f"the course is shown for 3, matrices are shown for 2 and images for 1 of {number} cases" in page
+    assert f"the trajectory is shown for 3, matrices are shown for 2 and images for 1 of {number} cases" in page
     assert page.count("<article") == 3
     assert f"{number} cases of 2 subjects" in page
 
@@ -405,20 +405,20 @@ def at(row: int, **values: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda table: table.assign(strategy="own"), "has a matrix, but is no case of mitigation.parquet"),
+        (lambda table: table.assign(strategy="own"), "has a matrix, but is not a case of mitigation.parquet"),
         (lambda table: table.assign(step=table["step"] + 7), "mitigation.parquet has the steps 0 to"),
         (lambda table: table.assign(step=-1), "step -1: has a matrix, but mitigation.parquet has the steps 0 to"),
         (lambda table: table.drop(index=1), "does not have one row for every candidate and every axis"),
         (lambda table: pd.concat([table, table[:1]]), "does not have one row for every candidate and every axis"),
-        (at(0, source_axis="posture"), "'posture' is a candidate, but no axis of mitigation.parquet"),
+        (at(0, source_axis="posture"), "'posture' is a candidate, but not an axis of mitigation.parquet"),
         (lambda table: table.assign(step=table["step"].clip(1, 1)), "is a candidate, but was mitigated before"),
-        (lambda table: table.assign(w_init=table["w_init"] + 0.1), "its w_init are not the w"),
-        (at(0, w_after=0.123), "is is not w_init less w_after"),
+        (lambda table: table.assign(w_init=table["w_init"] + 0.1), "its w_init differ from the w"),
+        (at(0, w_after=0.123), "is differs from w_init - w_after"),
         (
             lambda table: table.assign(**{"is": table["is"] + 0.1, "w_after": table["w_after"] - 0.1}),
             "in mitigation.parquet",
         ),
-        (lambda table: table[table["source_axis"] == "clothing"], "next, which is no candidate here"),
+        (lambda table: table[table["source_axis"] == "clothing"], "next, which is not a candidate here"),
     ],
 )
 def test_matrices_that_do_not_belong_to_the_cases_are_refused_by_name(
@@ -443,5 +443,5 @@ def test_matrices_are_read_whole_in_any_order_of_rows(alone: Trial) -> None:
             assert gains == pytest.approx(shuffled)
             assert set(gains).isdisjoint(case.mitigated[:step])
             if step < case.steps:
-                assert gains[case.course[step + 1].axis] == pytest.approx(case.course[step + 1].gamma)
+                assert gains[case.trajectory[step + 1].axis] == pytest.approx(case.trajectory[step + 1].gamma)
     assert about_of(alone[0] / "mitigation_matrices.parquet")["dataset"] == "occupation"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from seesaw.results.errors import EnvironmentFault, StoreError, StoreUnavailable
-from seesaw.results.store.costs import Measured, read_costs, write_costs
+from seesaw.results.store.costs import MeasuredCosts, read_costs, write_costs
 from seesaw.results.store.identity import batch_key, image_key
 from seesaw.results.store.store import IMAGE_SHARD, Store, shard_folder
 
@@ -261,7 +261,7 @@ def test_who_comes_while_a_share_is_not_mounted_writes_nothing_beneath(small, tm
     late = Store(share, made=True)
     with pytest.raises(StoreUnavailable, match="its folder is not there any more"):
         late.commit(shard(1), images(1))
-    write_costs(late, {FOLDER: Measured(3, 1.0, 2.0)})
+    write_costs(late, {FOLDER: MeasuredCosts(3, 1.0, 2.0)})
     assert list(share.iterdir()) == []
     mount("--bind", small, share)
     assert late.commit(shard(1), images(1))
@@ -274,8 +274,8 @@ def test_who_comes_while_a_share_is_not_mounted_writes_nothing_beneath(small, tm
 )
 def test_costs_that_are_none_are_as_if_there_were_none(tmp_path, content):
     store = Store(tmp_path / "store")
-    write_costs(store, {FOLDER: Measured(3, 1.5, 2.0)})
-    assert read_costs(store, FOLDER) == Measured(3, 1.5, 2.0)
+    write_costs(store, {FOLDER: MeasuredCosts(3, 1.5, 2.0)})
+    assert read_costs(store, FOLDER) == MeasuredCosts(3, 1.5, 2.0)
     (file,) = (tmp_path / "store" / "costs").iterdir()
     file.write_text(content)
     assert read_costs(store, FOLDER) is None

@@ -15,7 +15,7 @@ from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.mitigators import PM
 from seesaw.experiments.prompts import initial_prompt
 from seesaw.results.errors import ConfigError
-from seesaw.results.tables.mitigation import read_mitigation
+from seesaw.results.tables.read_mitigation import read_mitigation
 from seesaw.runner.experiment import load_experiment
 from seesaw.runner.jobs.mitigate import MitigateJob
 from seesaw.runner.plan import batches_of, whole
@@ -71,7 +71,7 @@ def test_a_mitigation_writes_the_contract_s_files_and_reuses_what_it_can(config,
         assert f"{case.subject} on one, {case.strategy}, gender:0.5 age:0.5: {case.outcome} after" in first.err
     matrices = pd.read_parquet(run / "mitigation_matrices.parquet")
     for case in (case for case in cases if case.strategy == "greedy"):
-        for step, taken in enumerate(case.course[1:]):
+        for step, taken in enumerate(case.trajectory[1:]):
             seen = matrices[
                 (matrices.subject == case.subject) & (matrices.strategy == "greedy") & (matrices.step == step)
             ]
@@ -191,7 +191,7 @@ def test_what_fails_is_undefined_and_mended_by_the_same_command(config, tmp_path
     assert "Traceback" not in failed.err
     (case,) = read_mitigation(tmp_path / "run/mitigation.parquet")
     assert case.outcome == "undefined"
-    assert any("A photo of an old nurse" in alert for step in case.course for alert in step.alerts)
+    assert any("A photo of an old nurse" in alert for step in case.trajectory for alert in step.alerts)
     assert pd.read_parquet(tmp_path / "run/failures.parquet").cell.str.contains("age=old").any()
     again = seesaw("mitigate", "broken.yaml", "subjects=[nurse]", "cluster.attempts=1")
     assert again.code == 1  # it is tried again, and still fails
