@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import seesaw
 from seesaw.actors.diffusers_settings import DiffusersSettings
 from seesaw.actors.engines import TTI_ENGINES, VQA_ENGINES
 from seesaw.actors.vlm_settings import VLMSettings
@@ -119,7 +120,12 @@ def workplace(request, tmp_path, monkeypatch):
 
 
 def examples(*languages: str):
-    return pytest.mark.parametrize("workplace", titled(*languages), ids=str, indirect=True)
+    """Every block with a title in these languages; what starts a run is slow."""
+    each = [
+        pytest.param(block, id=str(block), marks=[pytest.mark.slow] if "run_sweep(" in block.text else [])
+        for block in titled(*languages)
+    ]
+    return pytest.mark.parametrize("workplace", each, indirect=True)
 
 
 @examples("python")
@@ -252,6 +258,11 @@ def test_the_reference_has_every_key_of_the_config_and_no_other(schema):
 
 def names(cell: str) -> list[str]:
     return re.findall(r"`(\w+)`", cell)
+
+
+def test_the_page_on_python_has_every_public_name_and_no_other():
+    named = re.findall(r"^\| `seesaw\.(\w+)` \|", (ROOT / "docs" / "python.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(seesaw.__all__)
 
 
 @pytest.mark.parametrize("settings", [DiffusersSettings, VLMSettings], ids=lambda settings: settings.__name__)
