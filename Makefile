@@ -1,7 +1,7 @@
 # make demo: set up .venv and run the main job on embedded models
 # make test: set up .venv, then format, lint, types and all tests, as CI does
 # make fast: the same with the fast tests alone, about two minutes on two cores
-# make docs: build the documentation into site/
+# make docs: build the documentation into outputs/site/
 # Needs Python 3.11 or newer on Linux and nothing else; PYTHON=... chooses one.
 PYTHON ?= python3
 BIN := .venv/bin

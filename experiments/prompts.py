@@ -62,7 +62,7 @@ def prompts_of(dataset: Dataset, subject: str) -> tuple[Prompt, ...]:
 
 
 def compose(dataset: Dataset, subject: str, stated: Mapping[str, str]) -> str:
-    """The text that states the attributes `stated` by axis, the same whatever the mapping's order (DESIGN section 5).
+    """The text that states the attributes `stated` by axis, the same whatever the mapping's order (docs/method.md).
 
     Nothing or one axis stated, and `verbatim`: the dataset's template to the letter. Otherwise the initial template
     with its subject in the midst of adjectives and phrases, and a/an by the sound of what follows. Earlier axes of

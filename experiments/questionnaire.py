@@ -48,7 +48,7 @@ def read_replies(
 
     A plain axis is its question's answer. A composite axis (disability) is the attribute whose question was answered
     yes; none: the axis' `none`, with the product of the no's as its probability (they were asked independently); more
-    than one: the likeliest, and the image is counted in `ambiguous` (DESIGN section 5). An image that was withheld has
+    than one: the likeliest, and the image is counted in `ambiguous` (docs/method.md). An image that was withheld has
     one reply, to no question, that is the reason.
 
     Raises StoreError when the shard lacks an answer that it should hold.

@@ -61,7 +61,7 @@ class ClusterConfig:
 
 @dataclass
 class Config:
-    """Top-level keys (DESIGN section 3)."""
+    """Top-level keys (docs/reference.md)."""
 
     name: str = ""
     dataset: Any = "occupation"

@@ -1,4 +1,4 @@
-"""The columns of the tables in a run directory. Their names and order are the contract of DESIGN section 3."""
+"""The columns of the tables in a run directory. Their names and order are a contract with users (docs/reference.md)."""
 
 from __future__ import annotations
 

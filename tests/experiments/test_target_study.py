@@ -52,7 +52,7 @@ def table(*cells: list) -> pd.DataFrame:
     return pd.DataFrame([row for rows in cells for row in rows], columns=SEVEN)
 
 
-#: DESIGN section 5: 48/48 formal at first, 54/96 after the intervention, 47/48 in the real images.
+#: docs/method.md: 48/48 formal at first, 54/96 after the intervention, 47/48 in the real images.
 SWEEP = table(
     cell("", "", "clothing", {"formal": 48}),
     cell("clothing", "formal", "clothing", {"formal": 44, "informal": 4}),

@@ -213,6 +213,15 @@ def test_every_module_and_name_that_a_page_names_is_there(page):
         assert name in names_of(ROOT / path), (name, path)
 
 
+def test_what_the_code_cites_is_in_the_documentation():
+    files = [file for room in ROOMS.split("|") for kind in ("*.py", "*.yaml") for file in (ROOT / room).rglob(kind)]
+    for file in files:
+        if file != Path(__file__):
+            assert "DESIGN" not in file.read_text(), file
+            for page in re.findall(r"docs/[\w-]+\.md", file.read_text()):
+                assert (ROOT / page).is_file(), (file, page)
+
+
 def names_of(module: Path) -> set[str]:
     """What a module defines or imports at its top."""
     names: set[str] = set()
