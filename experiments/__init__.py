@@ -1,1 +1,1 @@
-"""The science: prompts, sensitivity, InterMit, mitigators, studies. Nothing here imports ray or torch."""
+"""The science: datasets, prompts, sensitivity, InterMit, mitigators, studies. Nothing here imports Ray or torch."""

@@ -1,9 +1,10 @@
 """From an answers table to distributions, IS matrices and their uncertainty. No models needed.
 
-Rows come in one canonical order whatever the order of the input: models sorted; subjects in the dataset's order, then
-others sorted; the initial prompt, then source axes, counterfactuals (the pooled intervention last), axes and attributes
-in the dataset's order. Source axes are those that the table intervenes on anywhere, target axes those that it answers
-anywhere. If a counterfactual of a source axis has no valid image, the row of that axis is undefined (NaN).
+Rows come in one canonical order, whatever the order of the input. Models are sorted. Subjects of the dataset come in
+its order, then all others, sorted. The initial prompt comes before the interventions. Source axes, counterfactuals (the
+pooled intervention last), target axes and attributes are in the dataset's order. Source axes are those that the table
+intervenes on anywhere, target axes those that it answers anywhere. If a counterfactual of a source axis has no valid
+image, the row of that axis is undefined (NaN).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from seesaw.experiments.estimation import Estimate, estimate
 from seesaw.experiments.sensitivity import mixture, shares
 from seesaw.experiments.settings import AnalysisSettings
 from seesaw.experiments.summary import Summary, summarise
-from seesaw.experiments.tally import Tally, tally
+from seesaw.experiments.tally import Tally, tally_answers
 from seesaw.experiments.uncertainty import sensitivity_intervals
 from seesaw.results.errors import ConfigError
 from seesaw.results.tables.read_answers import read_answers
@@ -35,51 +36,51 @@ _Number = TypeVar("_Number", np.int64, np.float64)
 
 
 class Analysis:
-    """What an answers table says: a loop over its groups (model, subject) around `estimate`, as data frames.
+    """The tables that follow from counted answers, as data frames: `estimate` for every group (model, subject).
 
-    Each table is computed when it is first asked for; their columns are those of the contract (docs/design.md).
+    Each table is computed when it is first used. docs/reference.md lists the columns.
     """
 
-    def __init__(self, counted: Tally, settings: AnalysisSettings, rows: int = 0) -> None:
+    def __init__(self, tally: Tally, settings: AnalysisSettings, rows: int = 0) -> None:
         """`rows` is the number of answers that were counted, for the summary."""
-        self._counted, self._settings, self._rows = counted, settings, rows
+        self._tally, self._settings, self._rows = tally, settings, rows
 
     @cached_property
     def estimates(self) -> list[Estimate]:
         """Bias and sensitivity of every group, in the order of the tables."""
-        counted, settings = self._counted, self._settings
+        tally, settings = self._tally, self._settings
         return [
             estimate(
-                counted.initial(group),
-                {source.name: counted.intervention(group, source, settings) for source in counted.sources},
+                tally.initial(group),
+                {source.name: tally.intervention(group, source, settings) for source in tally.sources},
                 settings,
             )
-            for group in range(len(counted.groups))
+            for group in range(len(tally.groups))
         ]
 
     @cached_property
     def distributions(self) -> pd.DataFrame:
         """How often every cell shows every attribute; `source_value` "*" is the pooled intervention."""
-        counted = self._counted
-        names, count, share = [("", "")], {}, {}
-        for source in counted.sources:
-            names += [*counted.cells[counted.spans[source.name]], (source.name, "*")]
-        for target in counted.targets:
-            counts = counted.counts[target.name]
+        tally = self._tally
+        cells, count, share = [("", "")], {}, {}
+        for source in tally.sources:
+            cells += [*tally.cells[tally.spans[source.name]], (source.name, "*")]
+        for target in tally.targets:
+            counts = tally.counts[target.name]
             observed = shares(counts)
             count_rows, share_rows = [counts[:, :1]], [observed[:, :1]]
-            for source in counted.sources:
-                span, weights = counted.spans[source.name], self._settings.weights(source)
+            for source in tally.sources:
+                span, weights = tally.spans[source.name], self._settings.weights(source)
                 count_rows += [counts[:, span], counts[:, span].sum(1, keepdims=True)]
                 share_rows += [observed[:, span], mixture(observed[:, span], weights)[:, None]]
             count[target.name], share[target.name] = np.concatenate(count_rows, 1), np.concatenate(share_rows, 1)
-        axes = [(axis.name, attribute) for axis in counted.targets for attribute in axis.attributes]
+        attributes = [(axis.name, attribute) for axis in tally.targets for attribute in axis.attributes]
         n = {name: np.broadcast_to(counts.sum(-1, keepdims=True), counts.shape) for name, counts in count.items()}
         return pd.DataFrame(
             {
-                **_labels(("model", "subject"), counted.groups, len(names) * len(axes), 1),
-                **_labels(("source_axis", "source_value"), names, len(axes), len(counted.groups)),
-                **_labels(("axis", "attribute"), axes, 1, len(counted.groups) * len(names)),
+                **_labels(("model", "subject"), tally.groups, len(cells) * len(attributes), 1),
+                **_labels(("source_axis", "source_value"), cells, len(attributes), len(tally.groups)),
+                **_labels(("axis", "attribute"), attributes, 1, len(tally.groups) * len(cells)),
                 "count": _flat(count, np.int64),
                 "share": _flat(share, np.float64),
                 "n": _flat(n, np.int64),
@@ -89,29 +90,29 @@ class Analysis:
     @cached_property
     def matrices(self) -> pd.DataFrame:
         """IS and the distances that it comes from, a row for every model, subject, source axis and target axis."""
-        r, n = len(self._counted.sources), len(self._counted.targets)
-        found = self.estimates
+        r, n = len(self._tally.sources), len(self._tally.targets)
+        groups = self.estimates
         return pd.DataFrame(
             {
                 **self._entries(),
-                "is": _joined([each.sensitivity for each in found], np.float64),
-                "w_init": _joined([np.broadcast_to(each.w_init, (r, n)) for each in found], np.float64),
-                "w_after": _joined([each.w_after for each in found], np.float64),
-                "n_init": _joined([np.broadcast_to(each.n_init, (r, n)) for each in found], np.int64),
-                "n_after": _joined([each.n_after for each in found], np.int64),
+                "is": _joined([group.sensitivity for group in groups], np.float64),
+                "w_init": _joined([np.broadcast_to(group.w_init, (r, n)) for group in groups], np.float64),
+                "w_after": _joined([group.w_after for group in groups], np.float64),
+                "n_init": _joined([np.broadcast_to(group.n_init, (r, n)) for group in groups], np.int64),
+                "n_after": _joined([group.n_after for group in groups], np.int64),
             }
         )
 
     @cached_property
     def uncertainty(self) -> pd.DataFrame:
         """Standard error and 95 % interval of every IS, in the rows of `matrices`."""
-        counted, settings = self._counted, self._settings
+        tally, settings = self._tally, self._settings
         intervals = [
             interval
-            for group, found in enumerate(self.estimates)
-            for source, values in zip(counted.sources, found.sensitivity, strict=True)
+            for group, estimated in enumerate(self.estimates)
+            for source, values in zip(tally.sources, estimated.sensitivity, strict=True)
             for interval in sensitivity_intervals(
-                counted.initial(group), counted.intervention(group, source, settings), values, settings
+                tally.initial(group), tally.intervention(group, source, settings), values, settings
             )
         ]
         frame = self.matrices[["model", "subject", "source_axis", "target_axis", "is"]].copy()
@@ -121,11 +122,11 @@ class Analysis:
 
     @cached_property
     def summary(self) -> Summary:
-        """What the tables do not say: what is undefined and why, and whom the person check dropped."""
-        return summarise(self._counted, self._rows)
+        """What the tables do not say: which entries are undefined and why, and which images were dropped."""
+        return summarise(self._tally, self._rows)
 
     def write(self, folder: str | Path) -> None:
-        """Write the tables into `folder`, as Parquet, with the settings in their metadata, and as CSV.
+        """Write the tables into `folder` as CSV and as Parquet, with the settings in the Parquet metadata.
 
         Raises ConfigError if the folder cannot be written to.
         """
@@ -144,29 +145,30 @@ class Analysis:
 
     def _entries(self) -> dict[str, NDArray[np.object_]]:
         """The columns that name each entry of every matrix."""
-        counted = self._counted
-        groups, r, n = len(counted.groups), len(counted.sources), len(counted.targets)
+        tally = self._tally
+        groups, r, n = len(tally.groups), len(tally.sources), len(tally.targets)
         return {
-            **_labels(("model", "subject"), counted.groups, r * n, 1),
-            **_labels(("source_axis",), [(source.name,) for source in counted.sources], n, groups),
-            **_labels(("target_axis",), [(target.name,) for target in counted.targets], 1, groups * r),
+            **_labels(("model", "subject"), tally.groups, r * n, 1),
+            **_labels(("source_axis",), [(source.name,) for source in tally.sources], n, groups),
+            **_labels(("target_axis",), [(target.name,) for target in tally.targets], 1, groups * r),
         }
 
 
-def analyze(answers: pd.DataFrame, settings: AnalysisSettings, where: str = "the answers table") -> Analysis:
-    """Analyse an answers table: the seven columns that `read_answers` returns.
+def analyze(answers: pd.DataFrame, settings: AnalysisSettings, table_name: str = "the answers table") -> Analysis:
+    """Analyse an answers table that has the seven columns which `read_answers` returns.
 
-    Raises AnswersError, which names `where` and the row, for a table that is not one over the settings' dataset.
+    Raises AnswersError, which names the row, if the table does not fit the settings' dataset; `table_name` opens its
+    message.
     """
-    coded = coded_answers(answers, settings.dataset, where)
-    return Analysis(tally(coded, settings.dataset), settings, len(coded.axis))
+    coded = coded_answers(answers, settings.dataset, table_name)
+    return Analysis(tally_answers(coded, settings.dataset), settings, len(coded.axis))
 
 
 def analyze_file(answers_path: str | Path, out_dir: str | Path, settings: AnalysisSettings) -> Summary:
     """Write distributions, matrices and uncertainty of the answers table at `answers_path` into `out_dir`.
 
-    Nothing is written unless all of the input is good. Raises AnswersError for the answers, also if the file is no
-    table, and ConfigError if the folder cannot be written to.
+    Nothing is written unless the whole input is valid. Raises AnswersError if the answers are invalid or the file is
+    not a table, and ConfigError if the folder cannot be written to.
     """
     analysis = analyze(read_answers(answers_path), settings, str(answers_path))
     analysis.write(out_dir)
@@ -174,11 +176,11 @@ def analyze_file(answers_path: str | Path, out_dir: str | Path, settings: Analys
 
 
 def _labels(
-    names: tuple[str, ...], values: Sequence[tuple[str, ...]], each: int, times: int
+    names: tuple[str, ...], values: Sequence[tuple[str, ...]], repeats: int, tiles: int
 ) -> dict[str, NDArray[np.object_]]:
-    """Columns of words: every value `each` times in a row, and the whole of that `times` times."""
+    """Columns of text: every value `repeats` times in succession, and this sequence `tiles` times."""
     return {
-        name: np.tile(np.repeat(np.array([value[i] for value in values], np.object_), each), times)
+        name: np.tile(np.repeat(np.array([value[i] for value in values], np.object_), repeats), tiles)
         for i, name in enumerate(names)
     }
 

@@ -1,4 +1,4 @@
-"""The answers table: made of observations, checked against a dataset, and coded into integers for counting."""
+"""The answers table: built from observations, checked against a dataset, and coded as integers for counting."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from seesaw.results.words import prompt_label
 __all__ = ["CodedAnswers", "answer_rows", "check_answers", "coded_answers"]
 
 Ints = NDArray[np.int64]
-_PERSON = "person"  # what the `axis` column says where the answer is about whether there is a person
+_PERSON = "person"  # the `axis` of a row that answers whether the image shows a person
 _COLUMNS = ("model", "subject", "source_axis", "source_value", "image", "axis", "answer")
 
 
 @dataclass(frozen=True)
 class CodedAnswers:
-    """An answers table that was checked, as integers; N rows, U images.
+    """A checked answers table of N rows about U images, as integers.
 
-    `models` are sorted; `subjects` are in the dataset's order, then others sorted. `source` is 0 for the initial prompt
-    and 1 + the position among all counterfactuals of the dataset otherwise. `axis` is the position in the dataset, -1
-    for rows about the person; `answer` the attribute's position (1 for yes and 0 for no, about the person).
+    `models` are sorted. `subjects` are in the dataset's order; subjects that it does not have follow, sorted. `source`
+    is 0 for the initial prompt, otherwise 1 + the counterfactual's position among all counterfactuals of the dataset.
+    `axis` is the axis' position in the dataset, and -1 in rows about the person. `answer` is the attribute's position;
+    in rows about the person it is 1 for yes and 0 for no. `no_person` tells which images show no person.
     """
 
     models: tuple[str, ...]
@@ -40,18 +41,18 @@ class CodedAnswers:
     source: Ints  # (N,)
     axis: Ints  # (N,)
     answer: Ints  # (N,)
-    image: Ints  # (N,), 0..U-1, every image of the table with its own number
+    image: Ints  # (N,), the image's number in this table, 0..U-1
     no_person: NDArray[np.bool_]  # (U,)
 
 
 def answer_rows(model: str, dataset: Dataset, observations: Sequence[Observations]) -> pa.Table:
-    """The rows of answers.parquet that `observations` of `model` make, image by image: the person, then every axis.
+    """The rows of answers.parquet for `observations` of `model`: image by image, first the person, then every axis.
 
-    A cell with failures makes no rows: a matrix never comes silently from a partial cell.
-    Raises ValueError for observations without images (those of exact probabilities have none).
+    A cell with failures has no rows, so that no matrix is silently computed from a partial cell. Raises ValueError for
+    observations without images; those from exact probabilities have none.
     """
-    whole = [_cell_rows(model, dataset, cell) for cell in observations if not cell.failures]
-    return pa.concat_tables(whole) if whole else ANSWERS.empty_table()
+    tables = [_cell_rows(model, dataset, cell) for cell in observations if not cell.failures]
+    return pa.concat_tables(tables) if tables else ANSWERS.empty_table()
 
 
 def _cell_rows(model: str, dataset: Dataset, cell: Observations) -> pa.Table:
@@ -59,7 +60,7 @@ def _cell_rows(model: str, dataset: Dataset, cell: Observations) -> pa.Table:
     if answers is None:
         raise ValueError(f"the observations of {cell.prompt.text!r} have no images, so no answers")
     words, codes, probability = _grid(dataset, answers)
-    image, column = np.nonzero(codes >= 0)  # row by row: images in order, each with its person first
+    image, column = np.nonzero(codes >= 0)  # in row order: image by image, and for each image the person first
     axes = (_PERSON, *(axis.name for axis in dataset.axes))
     prompt = cell.prompt
     n = len(image)
@@ -73,22 +74,25 @@ def _cell_rows(model: str, dataset: Dataset, cell: Observations) -> pa.Table:
     }
     columns = {name: pa.repeat(value, n) for name, value in constants.items()} | {
         "image": pa.array(answers.index[image]),
-        "axis": _spelled(axes, column),
-        "answer": _spelled(words, codes[image, column]),
+        "axis": _text_column(axes, column),
+        "answer": _text_column(words, codes[image, column]),
         "probability": pa.array(probability[image, column], from_pandas=True),
         "seed": pa.array(answers.seed[image]),
-        "image_key": _spelled(answers.image_key, image),
+        "image_key": _text_column(answers.image_key, image),
     }
     return pa.table({name: columns[name] for name in ANSWERS.names}, schema=ANSWERS)
 
 
 def _grid(dataset: Dataset, answers: Answers) -> tuple[tuple[str, ...], Ints, NDArray[np.float64]]:
-    """The answers of n images as words, codes into them (n, 1 + axes; -1: no row) and probabilities (n, 1 + axes)."""
+    """The answers about n images: all words, codes (n, 1 + axes) that index them, and probabilities (n, 1 + axes).
+
+    Column 0 is about the person. The code -1 means that the answers table has no row.
+    """
     words: tuple[str, ...] = ("no", "yes")
-    asked = answers.person.astype(np.int64) if dataset.person else np.full(answers.person.shape, -1, np.int64)
+    person = answers.person.astype(np.int64) if dataset.person else np.full(answers.person.shape, -1, np.int64)
     if any(answers.withheld):
-        asked[np.array(answers.withheld) != ""] = -1
-    codes, probabilities = [asked], [answers.person_probability]
+        person[np.array(answers.withheld) != ""] = -1
+    codes, probabilities = [person], [answers.person_probability]
     for axis in dataset.axes:
         value = np.where(answers.person, answers.value[axis.name], -1)
         codes.append(np.where(value >= 0, value + len(words), -1))
@@ -97,69 +101,77 @@ def _grid(dataset: Dataset, answers: Answers) -> tuple[tuple[str, ...], Ints, ND
     return words, np.stack(codes, 1), np.stack(probabilities, 1)
 
 
-def _spelled(words: Sequence[str], codes: Ints) -> pa.Array:
-    """`words[codes]` without making a Python string a row."""
+def _text_column(words: Sequence[str], codes: Ints) -> pa.Array:
+    """`words[codes]` as a column, without a Python string for every row."""
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(list(words), pa.string())).cast(pa.string())
 
 
 def check_answers(answers: pd.DataFrame, dataset: Dataset) -> None:
-    """Raise AnswersError, naming the row, unless `answers` (the seven columns) is a table over `dataset`."""
+    """Raise AnswersError, which names the row, unless `answers` (the seven columns) is a table over `dataset`."""
     coded_answers(answers, dataset)
 
 
-def coded_answers(answers: pd.DataFrame, dataset: Dataset, where: str = "the answers table") -> CodedAnswers:
-    """Check `answers` against `dataset` and code them; `where` opens the message of an AnswersError."""
+def coded_answers(answers: pd.DataFrame, dataset: Dataset, table_name: str = "the answers table") -> CodedAnswers:
+    """Check `answers` against `dataset` and code them.
+
+    Raises AnswersError, which names the row, for rows that do not fit the dataset or contradict each other;
+    `table_name` opens its message.
+    """
     answers = answers.fillna({"source_axis": "", "source_value": ""})
     columns = {name: pd.factorize(answers[name]) for name in _COLUMNS}
     codes: dict[str, Ints] = {name: column[0].astype(np.int64) for name, column in columns.items()}
     words = {name: [str(word) for word in column[1]] for name, column in columns.items()}
     for name in _COLUMNS:
         if (codes[name] < 0).any():
-            _fail(where, codes[name] < 0, f"'{name}' is empty")
-    axis, answer = _answers(where, dataset, codes, words)
-    source = _sources(where, dataset, codes, words)
+            _fail(table_name, codes[name] < 0, f"'{name}' is empty")
+    axis, answer = _answers(table_name, dataset, codes, words)
+    source = _sources(table_name, dataset, codes, words)
     models, model = _ordered(codes["model"], words["model"], ())
     subjects, subject = _ordered(codes["subject"], words["subject"], dataset.subjects)
     sources = 1 + sum(len(a.attributes) for a in dataset.axes)
     cell = (model * len(subjects) + subject) * sources + source
     image = pd.factorize(cell * len(words["image"]) + codes["image"])[0].astype(np.int64)
 
-    twice = pd.Series(image * (len(dataset.axes) + 1) + axis + 1).duplicated().to_numpy()
-    if twice.any():
-        _fail(where, twice, f"{_image(answers, twice)} answers axis '{_at(answers, 'axis', twice)}' a second time")
+    repeated = pd.Series(image * (len(dataset.axes) + 1) + axis + 1).duplicated().to_numpy()
+    if repeated.any():
+        name = _first_value(answers, "axis", repeated)
+        _fail(table_name, repeated, f"{_image_label(answers, repeated)} answers axis '{name}' a second time")
     no_person = np.zeros(image.max(initial=-1) + 1, np.bool_)
     no_person[image[(axis < 0) & (answer == 0)]] = True
     contradicted = no_person[image] & (axis >= 0)
     if contradicted.any():
-        name = _at(answers, "axis", contradicted)
-        _fail(where, contradicted, f"{_image(answers, contradicted)} shows no person, yet answers axis '{name}'")
+        name, label = _first_value(answers, "axis", contradicted), _image_label(answers, contradicted)
+        _fail(table_name, contradicted, f"{label} shows no person, yet answers axis '{name}'")
     return CodedAnswers(models, subjects, model, subject, source, axis, answer, image, no_person)
 
 
-def _answers(where: str, dataset: Dataset, codes: dict[str, Ints], words: dict[str, list[str]]) -> tuple[Ints, Ints]:
+def _answers(
+    table_name: str, dataset: Dataset, codes: dict[str, Ints], words: dict[str, list[str]]
+) -> tuple[Ints, Ints]:
     """The axis and the answer of every row, as positions in the dataset."""
-    pair, pairs = pd.factorize(codes["axis"] * len(words["answer"]) + codes["answer"])
+    pair, pairs = pd.factorize(codes["axis"] * len(words["answer"]) + codes["answer"])  # check every pair only once
     axes, answers = [], []
     names = [axis.name for axis in dataset.axes]
     for number, code in enumerate(pairs):
         name, word = words["axis"][code // len(words["answer"])], words["answer"][code % len(words["answer"])]
         if name == _PERSON:
-            known: tuple[str, ...] = ("no", "yes")
-            if word not in known:
-                _fail(where, pair == number, f"'{word}' does not say whether there is a person; it must be yes or no")
+            choices: tuple[str, ...] = ("no", "yes")
+            if word not in choices:
+                problem = f"'{word}' does not say whether there is a person; it must be yes or no"
+                _fail(table_name, pair == number, problem)
         elif name in names:
-            known = dataset.axis(name).attributes
-            if word not in known:
+            choices = dataset.axis(name).attributes
+            if word not in choices:
                 hint = _hint(dataset.axis(name), word)
-                _fail(where, pair == number, f"'{word}' is not an attribute of axis '{name}'{hint}")
+                _fail(table_name, pair == number, f"'{word}' is not an attribute of axis '{name}'{hint}")
         else:
-            _fail(where, pair == number, f"dataset '{dataset.name}' has no axis '{name}'{nearest(name, names)}")
+            _fail(table_name, pair == number, f"dataset '{dataset.name}' has no axis '{name}'{nearest(name, names)}")
         axes.append(-1 if name == _PERSON else names.index(name))
-        answers.append(known.index(word))
+        answers.append(choices.index(word))
     return np.array(axes, np.int64)[pair], np.array(answers, np.int64)[pair]
 
 
-def _sources(where: str, dataset: Dataset, codes: dict[str, Ints], words: dict[str, list[str]]) -> Ints:
+def _sources(table_name: str, dataset: Dataset, codes: dict[str, Ints], words: dict[str, list[str]]) -> Ints:
     """The counterfactual of every row: 0, or 1 + its position in the dataset."""
     pair, pairs = pd.factorize(codes["source_axis"] * len(words["source_value"]) + codes["source_value"])
     names = [axis.name for axis in dataset.axes]
@@ -181,12 +193,13 @@ def _sources(where: str, dataset: Dataset, codes: dict[str, Ints], words: dict[s
             else:
                 hint = _hint(dataset.axis(name), value)
                 problem = f"source_value '{value}' is not an attribute of axis '{name}'{hint}"
-            _fail(where, pair == number, problem)
+            _fail(table_name, pair == number, problem)
         sources.append(position[name, value])
     return np.array(sources, np.int64)[pair]
 
 
 def _hint(axis: Axis, word: str) -> str:
+    """The end of a message about `word`, which is not an attribute of `axis`: which attribute may be meant."""
     for counterfactual in axis.counterfactuals:
         if word in (counterfactual.adjective, counterfactual.phrase, counterfactual.composed):
             return f"; it is the prompt's word for '{counterfactual.attribute}'"
@@ -194,23 +207,25 @@ def _hint(axis: Axis, word: str) -> str:
 
 
 def _ordered(codes: Ints, words: list[str], first: tuple[str, ...]) -> tuple[tuple[str, ...], Ints]:
-    """The words that occur, those of `first` in its order and then the others sorted, and the codes to match."""
-    known = set(words)
-    rest = sorted(known - set(first))
-    order = (*(word for word in first if word in known), *rest)
-    place = {word: number for number, word in enumerate(order)}
-    return order, np.array([place[word] for word in words], np.int64)[codes]
+    """The words that occur, those of `first` in its order and then the others sorted, and the codes in this order."""
+    occurring = set(words)
+    others = sorted(occurring - set(first))
+    order = (*(word for word in first if word in occurring), *others)
+    position = {word: number for number, word in enumerate(order)}
+    return order, np.array([position[word] for word in words], np.int64)[codes]
 
 
-def _at(answers: pd.DataFrame, column: str, rows: NDArray[np.bool_]) -> str:
+def _first_value(answers: pd.DataFrame, column: str, rows: NDArray[np.bool_]) -> str:
+    """The value of `column` in the first of `rows`."""
     return str(answers[column].iloc[int(np.argmax(rows))])
 
 
-def _image(answers: pd.DataFrame, rows: NDArray[np.bool_]) -> str:
+def _image_label(answers: pd.DataFrame, rows: NDArray[np.bool_]) -> str:
     """The image of the first of `rows`, in words."""
-    model, subject, axis, value, image = (_at(answers, name, rows) for name in _COLUMNS[:5])
+    model, subject, axis, value, image = (_first_value(answers, name, rows) for name in _COLUMNS[:5])
     return f"image {image} of '{model}', '{subject}', {prompt_label(axis, value)},"
 
 
-def _fail(where: str, rows: NDArray[np.bool_], problem: str) -> NoReturn:
-    raise AnswersError(f"{where}, row {int(np.argmax(rows)) + 1}: {problem}")
+def _fail(table_name: str, rows: NDArray[np.bool_], problem: str) -> NoReturn:
+    """Raise AnswersError about the first of `rows`; rows are counted from 1."""
+    raise AnswersError(f"{table_name}, row {int(np.argmax(rows)) + 1}: {problem}")

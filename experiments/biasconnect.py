@@ -15,9 +15,9 @@ __all__ = ["biasconnect"]
 async def biasconnect(lab: Lab, model: str, subject: str, settings: AnalysisSettings, images: int = 48) -> Estimate:
     """Observe a subject's initial prompt and all its counterfactuals, and estimate what they show.
 
-    Axes are in the dataset's order: `w_init` (n,) is the bias of every axis of the initial prompt, `sensitivity` (n, n)
-    the matrix S = IS[x, y] with the intervened axis x on rows. What could not be observed is NaN. Raises what the Lab
-    raises.
+    Axes are in the dataset's order. `w_init` (n,) of the result is the bias of every axis at the initial prompt.
+    `sensitivity` (n, n) is the matrix S = IS[x, y], with the axis x that is intervened on in rows. What could not be
+    observed is NaN. Raises what the Lab raises.
     """
     initial, *rest = await lab.observe(model, prompts_of(settings.dataset, subject), images)
     interventions, start = {}, 0

@@ -1,7 +1,7 @@
-"""Whether counterfactuals of one axis lose images at different rates: a bias of its own.
+"""Tests whether the counterfactuals of one axis lose images at different rates, which is a bias of its own.
 
-An image is dropped if it shows no person or was withheld. One test serves the terminal and the report: Fisher's exact
-test for two counterfactuals, chi-square for more, and Holm's correction over all tests of a table.
+An image is dropped if it shows no person or was withheld. The terminal and the report use the same test: Fisher's exact
+test for two counterfactuals, chi-square for more, with Holm's correction over all tests of a table.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from numpy.typing import NDArray
 
 __all__ = ["ALARM", "uneven"]
 
-ALARM = 0.01  #: rates differ if chance does this less often, after the correction
+ALARM = 0.01  #: rates count as different if their corrected p value is below this
 
 Key = TypeVar("Key")
 
 
 def uneven(groups: Mapping[Key, Sequence[tuple[int, int]]]) -> dict[Key, float]:
-    """The groups whose rates differ, with their corrected p values.
+    """The groups whose drop rates differ, with their corrected p values.
 
-    A group are the counterfactuals of one axis, as (images asked, images dropped); groups of one are not tested.
+    A group is the counterfactuals of one axis, as (images asked, images dropped). Groups of one are not tested.
     """
-    tested = {key: _p_value(cells) for key, cells in groups.items() if len(cells) > 1}
-    corrected = _holm(np.array(list(tested.values())))
-    return {key: float(p) for key, p in zip(tested, corrected, strict=True) if p < ALARM}
+    p_values = {key: _p_value(cells) for key, cells in groups.items() if len(cells) > 1}
+    corrected = _holm(np.array(list(p_values.values())))
+    return {key: float(p) for key, p in zip(p_values, corrected, strict=True) if p < ALARM}
 
 
 def _p_value(cells: Sequence[tuple[int, int]]) -> float:
-    """How often chance alone makes drop rates differ as much as those of `cells`."""
+    """The probability that drop rates differ at least as much as those of `cells` by chance alone."""
     import scipy.stats  # slow to import, and not needed by a run that has nothing left to do
 
     table = np.array([[dropped, asked - dropped] for asked, dropped in cells])
-    if not table.sum(0).all():  # all dropped or none: nothing differs
+    if not table.sum(0).all():  # all images were dropped, or none: the rates are equal
         return 1.0
     if len(cells) == 2:
         return float(scipy.stats.fisher_exact(table).pvalue)
@@ -42,7 +42,7 @@ def _p_value(cells: Sequence[tuple[int, int]]) -> float:
 
 
 def _holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Holm's step-down correction of p values (t,), in their order."""
+    """Holm's step-down correction of p values (t,) -> (t,), in the order of `p`."""
     order = np.argsort(p, kind="stable")
     stepped = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1)
     corrected = np.empty(len(p))

@@ -1,8 +1,8 @@
-"""From counts of images to bias and intersectional sensitivity: the one path that all figures take.
+"""From counts of images to bias and intersectional sensitivity. All figures are computed here, in one way.
 
 A sweep, BiasConnect, InterMit, the studies and `seesaw analyze` count what the images of some prompts show
-(`PromptCounts`) and call `bias` or `estimate`. Standard errors and intervals of what they return come from
-`experiments.uncertainty`.
+(`PromptCounts`) and call `bias` or `estimate`. `experiments.uncertainty` computes the standard errors and intervals of
+the results.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class PromptCounts:
-    """How many images of m prompts show each attribute, and what each prompt weighs in the mixture of them all.
+    """How many images of m prompts show each attribute, and the weight of each prompt in the mixture of all.
 
-    `by_axis[axis]` (m, k) are the counts; `weights` (m,) sum to 1. `exact` says that a count is images times a known
-    probability, so that nothing derived from it has a sampling error.
+    `by_axis[axis]` (m, k) are the counts; `weights` (m,) sum to 1. `exact` means that a count is the number of images
+    times a known probability, so nothing derived from it has a sampling error.
     """
 
     by_axis: Mapping[str, NDArray[Any]]
@@ -41,36 +41,38 @@ class PromptCounts:
         return mixture(shares(self.by_axis[axis]), self.weights)
 
     def images(self, axis: str) -> int:
-        """Images of all prompts that answer `axis`."""
+        """How many images of all prompts answer `axis`."""
         return int(np.rint(self.by_axis[axis].sum()))
 
 
 def counts_of(cells: Sequence[Observations], settings: AnalysisSettings, weights: Floats) -> PromptCounts:
-    """The counts of m observed cells, every axis of the dataset in its order.
+    """The counts of m observed cells, with `weights` (m,), for every axis in the dataset's order.
 
-    A cell with failures counts nothing, so that what depends on it is NaN.
+    A cell with failures counts no images, so that everything that depends on it is NaN.
     """
     exact = all(cell.answers is None for cell in cells)
     by_axis = {
-        axis.name: np.stack([np.zeros(len(axis.attributes)) if c.failures else c.counts[axis.name] for c in cells])
+        axis.name: np.stack(
+            [np.zeros(len(axis.attributes)) if cell.failures else cell.counts[axis.name] for cell in cells]
+        )
         for axis in settings.dataset.axes
     }
-    if not exact:  # whole numbers, of which a mitigation keeps many
+    if not exact:  # counts are whole numbers; a mitigation keeps many of them, and int32 takes half the memory
         by_axis = {axis: counts.astype(np.int32) for axis, counts in by_axis.items()}
     return PromptCounts(by_axis, weights, exact)
 
 
 def bias(counts: PromptCounts, settings: AnalysisSettings) -> Floats:
-    """w-bar of every axis that was counted, (n,), in the order of `counts.by_axis` (the paper's equation for w)."""
+    """w-bar of every axis that was counted, (n,), in the order of `counts.by_axis` (the paper's equations 1 and 2)."""
     return np.array([settings.w_bar(axis, counts.shares(axis)) for axis in counts.by_axis])
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """Bias and sensitivity of one subject on one model: r interventions on rows, n axes on columns.
+    """Bias and sensitivity of one subject on one model: r interventions (`sources`) and n axes (`targets`).
 
-    `w_init` (n,) is w-bar of the prompts as they are, `w_after` (r, n) w-bar under each intervention, `n_init` (n,) and
-    `n_after` (r, n) the numbers of images behind them. What could not be observed is NaN.
+    `w_init` (n,) is w-bar of the prompts as they are, `w_after` (r, n) is w-bar under each intervention. `n_init` (n,)
+    and `n_after` (r, n) are the numbers of images behind them. Distances that could not be observed are NaN.
     """
 
     sources: tuple[str, ...]
@@ -82,14 +84,15 @@ class Estimate:
 
     @cached_property
     def sensitivity(self) -> Floats:
-        """IS[x, y], (r, n): positive where intervening on x improves y."""
+        """IS[x, y], (r, n), with x in rows: positive where intervening on x improves y."""
         return intersectional_sensitivity(self.w_init, self.w_after)
 
 
 def estimate(initial: PromptCounts, interventions: Mapping[str, PromptCounts], settings: AnalysisSettings) -> Estimate:
-    """Estimate the bias of every axis, and what each intervention does to it (the paper's equations 1, 3 and 4).
+    """Estimate the bias of every axis, and what each intervention does to it (the paper's equations 1 to 4).
 
-    `interventions` maps a source axis to the counts of the prompts that state it.
+    `initial` has the counts of the prompts as they are; `interventions` maps each source axis to the counts of the
+    prompts that state it.
     """
     targets = tuple(initial.by_axis)
     shape = len(interventions), len(targets)

@@ -1,7 +1,7 @@
 """A Lab that answers from exact probabilities: no images, no sampling, milliseconds.
 
-It runs the same science code as a fleet of GPUs does, so that an algorithm can be tried, tested and compared with the
-truth. Any model whose distributions are known can stand behind it; the pictogram worlds are such models:
+The same science code runs over it as over a fleet of GPUs, so that an algorithm can be tried, tested and compared with
+the truth. It works for any model whose distributions are known, such as the pictogram worlds:
 
     lab = ExactLab(dataset, {name: world.shares for name, world in WORLDS.items()})
 """
@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from seesaw.experiments.biasconnect import biasconnect
-from seesaw.experiments.dataset.load import Dataset
+from seesaw.experiments.dataset.model import Dataset
 from seesaw.experiments.lab import Observations
 from seesaw.experiments.prompts import Prompt
 from seesaw.experiments.settings import AnalysisSettings
@@ -25,12 +25,12 @@ from seesaw.results.tables.schemas import TRUTH
 
 __all__ = ["ExactLab", "Shares", "exact_matrices"]
 
-#: From a prompt's text to the exact shares of every axis' attributes, (k,) in attribute order.
+#: A function from a prompt's text to the exact shares of every axis' attributes, (k,) in attribute order.
 Shares = Callable[[str], Mapping[str, NDArray[np.float64]]]
 
 
 class ExactLab:
-    """`Lab` over models whose distributions are known; counts are images x share, and no image lacks a person.
+    """A `Lab` over models whose distributions are known. Counts are images x share, and every image shows a person.
 
     `models` gives, by name, a function from a prompt's text to the shares of every axis' attributes.
 
@@ -56,7 +56,7 @@ class ExactLab:
 
 
 async def exact_matrices(models: Mapping[str, Shares], settings: AnalysisSettings) -> pd.DataFrame:
-    """truth.parquet: the exact IS of models whose shares are known, in the rows and the arithmetic of `matrices`."""
+    """truth.parquet: the exact IS of models whose shares are known, computed and ordered as `matrices`."""
     lab, names = ExactLab(settings.dataset, models), [axis.name for axis in settings.dataset.axes]
     rows: list[tuple[str, str, str, str, float]] = []
     for model, subject in itertools.product(sorted(models), settings.dataset.subjects):

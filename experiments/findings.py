@@ -1,12 +1,12 @@
 """What stands out in a sweep: significant interactions, means over subjects, agreement with the truth, uneven drops.
 
-Decided here, from the tables of a run, and shown by the report as it is.
+All of it is decided here, from the tables of a run; the report only shows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,9 @@ from seesaw.results.tables.run_reader import SweepTables
 
 __all__ = ["findings_of"]
 
-#: columns of the matrices, and what a finding calls them
+Group = TypeVar("Group")
+
+#: columns of the matrices, and the fields of a Finding that hold them
 _COLUMNS = {
     "model": "model",
     "subject": "subject",
@@ -42,28 +44,28 @@ _CELL = ["model", "subject", "source_axis", "source_value"]
 
 
 def findings_of(sweep: SweepTables) -> Findings:
-    """All that the report says about a sweep."""
+    """Everything that the report says about a sweep."""
     entries = _entries(sweep)
     by_pair: dict[tuple[str, str], list[Finding]] = {}
     by_model: dict[str, list[Finding]] = {}
     for entry in entries:
         by_pair.setdefault((entry.model, entry.subject), []).append(entry)
         by_model.setdefault(entry.model, []).append(entry)
-    agreement = {model: _agreements(_compared(mine)) for model, mine in by_model.items() if _compared(mine)}
+    compared_by_model, compared_by_pair = _compared(by_model), _compared(by_pair)
     return Findings(
         entries=tuple(entries),
-        telling={pair: _telling(mine) for pair, mine in by_pair.items()},
-        shares=tuple(_shares(by_model)),
+        telling={pair: _most_telling(of_pair) for pair, of_pair in by_pair.items()},
+        shares=tuple(_significant_shares(by_model)),
         recurrent=_recurrent(entries),
         means=tuple(_mean_matrix(str(model), rows) for model, rows in sweep.matrix.groupby("model", sort=False)),
         left_out=tuple(_left_out(sweep.cells)),
-        agreement=agreement,
-        agreement_of={pair: _agreement(known) for pair, mine in by_pair.items() if (known := _compared(mine))},
+        agreement={model: _agreements(compared) for model, compared in compared_by_model.items()},
+        agreement_of={pair: _agreement(compared) for pair, compared in compared_by_pair.items()},
     )
 
 
 def _entries(sweep: SweepTables) -> list[Finding]:
-    """The rows of the matrices as findings, in their order."""
+    """The rows of the matrices as findings, in the same order."""
     reasons = _Reasons(sweep)
     entries = []
     for values in sweep.matrix[list(_COLUMNS)].rename(columns=_COLUMNS).to_dict("records"):
@@ -75,7 +77,7 @@ def _entries(sweep: SweepTables) -> list[Finding]:
 
 
 class _Reasons:
-    """Why entries are undefined, from the images of every cell and the answers to every axis."""
+    """Tells why entries are undefined, from the numbers of images and of answers in every cell."""
 
     def __init__(self, sweep: SweepTables) -> None:
         self._images: dict[tuple[str, ...], tuple[int, int]] = {}
@@ -87,6 +89,7 @@ class _Reasons:
             self._answers.setdefault((model, subject), {}).setdefault((source, value), {})[axis] = n
 
     def of(self, model: str, subject: str, source: str, target: str) -> str:
+        """Why the entry of `source` and `target` is undefined."""
         cells = []
         for (axis, value), answers in self._answers.get((model, subject), {}).items():
             if axis in ("", source) and value != "*":
@@ -95,44 +98,51 @@ class _Reasons:
         return why_undefined(target, cells) or "undefined"
 
 
-def _telling(entries: Sequence[Finding]) -> Finding | None:
-    """The entry to look at first: the lowest between two axes, a significant one before others."""
+def _most_telling(entries: Sequence[Finding]) -> Finding | None:
+    """The entry to look at first: the lowest significantly negative one between two axes.
+
+    If there is none, the lowest between two axes, then the lowest of all; None if no entry is defined.
+    """
     defined = [entry for entry in entries if not np.isnan(entry.value)]
     between = [entry for entry in defined if not entry.own]
-    negative = [entry for entry in between if _negative(entry)]
+    negative = [entry for entry in between if _is_negative(entry)]
     return min(negative or between or defined, key=lambda entry: entry.value, default=None)
 
 
-def _negative(entry: Finding) -> bool:
+def _is_negative(entry: Finding) -> bool:
+    """Whether the value is significantly below 0."""
     return entry.significant and entry.value < 0
 
 
-def _shares(by_model: Mapping[str, Sequence[Finding]]) -> list[SignificantShares]:
-    """How many interactions between two axes are significant: of all models together first, then of each."""
-    every = [entry for entries in by_model.values() for entry in entries]
-    counted = []
-    for model, entries in {"": every, **(by_model if len(by_model) > 1 else {})}.items():
+def _significant_shares(by_model: Mapping[str, Sequence[Finding]]) -> list[SignificantShares]:
+    """How many interactions between two axes are significant: of all models together (""), then of each model."""
+    all_entries = [entry for entries in by_model.values() for entry in entries]
+    shares = []
+    for model, entries in {"": all_entries, **(by_model if len(by_model) > 1 else {})}.items():
         between = [entry for entry in entries if not entry.own and not np.isnan(entry.value)]
-        negative = sum(map(_negative, between))
+        negative = sum(map(_is_negative, between))
         positive = sum(entry.significant for entry in between) - negative
-        counted.append(SignificantShares(model, len(between), negative, positive))
-    return counted
+        shares.append(SignificantShares(model, len(between), negative, positive))
+    return shares
 
 
 def _recurrent(entries: Sequence[Finding]) -> Recurrent | None:
-    """The interaction that is significantly negative on most pairs; None unless there are two such pairs."""
-    times: dict[tuple[str, str], list[bool]] = {}
+    """The interaction of two axes that is significantly negative for most pairs of model and subject.
+
+    None if no interaction is negative for at least two pairs.
+    """
+    negative: dict[tuple[str, str], list[bool]] = {}
     for entry in entries:
         if not entry.own and not np.isnan(entry.value):
-            times.setdefault((entry.source, entry.target), []).append(_negative(entry))
-    most = max(times, key=lambda interaction: sum(times[interaction]), default=None)
-    if most is None or sum(times[most]) < 2:
+            negative.setdefault((entry.source, entry.target), []).append(_is_negative(entry))
+    most = max(negative, key=lambda interaction: sum(negative[interaction]), default=None)
+    if most is None or sum(negative[most]) < 2:
         return None
-    return Recurrent(*most, sum(times[most]), len(times[most]))
+    return Recurrent(*most, sum(negative[most]), len(negative[most]))
 
 
 def _mean_matrix(model: str, cells: pd.DataFrame) -> MeanMatrix:
-    """Means over the subjects of one model. Undefined entries are left out of a mean, and counted."""
+    """Means over the subjects of one model. Undefined entries are left out; `count` tells how many are in a mean."""
     rows, columns = (list(dict.fromkeys(cells[name])) for name in ("source_axis", "target_axis"))
     defined = cells[cells["is"].notna()]
     significant = [is_significant(low, high) for low, high in zip(defined["low"], defined["high"], strict=True)]
@@ -142,16 +152,16 @@ def _mean_matrix(model: str, cells: pd.DataFrame) -> MeanMatrix:
         positive=np.array(significant, bool) & (defined["is"] > 0),
     ).groupby(["source_axis", "target_axis"])
 
-    def laid_out(column: pd.Series, empty: float) -> NDArray[np.float64]:
+    def as_matrix(column: pd.Series, empty: float) -> NDArray[np.float64]:
         wide = column.unstack("target_axis").reindex(index=rows, columns=columns)
         return wide.to_numpy(np.float64, na_value=empty)
 
-    count = laid_out(groups.size(), 0)
-    mean = laid_out(groups["is"].mean(), np.nan)
-    # subjects are observed apart, so their errors are independent
-    half = Z * np.sqrt(laid_out(groups["variance"].sum(), np.nan)) / np.maximum(count, 1)
-    negative, positive = (laid_out(groups[name].sum(), 0).astype(np.int64) for name in ("negative", "positive"))
-    low, high = mean - half, mean + half
+    count = as_matrix(groups.size(), 0)
+    mean = as_matrix(groups["is"].mean(), np.nan)
+    # every subject has its own images, so the errors of subjects are independent
+    margin = Z * np.sqrt(as_matrix(groups["variance"].sum(), np.nan)) / np.maximum(count, 1)
+    negative, positive = (as_matrix(groups[name].sum(), 0).astype(np.int64) for name in ("negative", "positive"))
+    low, high = mean - margin, mean + margin
     return MeanMatrix(
         model,
         cells["subject"].nunique(),
@@ -168,7 +178,7 @@ def _mean_matrix(model: str, cells: pd.DataFrame) -> MeanMatrix:
 
 
 def _left_out(cells: pd.DataFrame) -> list[LeftOut]:
-    """Drop rates by model and counterfactual, the highest first; none if no image was dropped."""
+    """Drop rates by model and counterfactual, the highest first; empty if no image was dropped."""
     if not cells["dropped"].any():
         return []
     summed = cells.groupby(["model", "source_axis", "source_value"], sort=False)[["asked", "dropped"]].sum()
@@ -182,28 +192,32 @@ def _left_out(cells: pd.DataFrame) -> list[LeftOut]:
         LeftOut(model, source, value, asked, dropped, (model, source) in differing)
         for model, source, value, asked, dropped in rows
     ]
-    return sorted(left_out, key=lambda each: (-each.dropped / each.asked, each.model, each.source, each.value))
+    return sorted(left_out, key=lambda cell: (-cell.dropped / cell.asked, cell.model, cell.source, cell.value))
 
 
-def _compared(entries: Sequence[Finding]) -> list[Finding]:
-    """The entries that have both a measured and an exact value."""
-    return [entry for entry in entries if not np.isnan(entry.value) and not np.isnan(entry.exact)]
+def _compared(groups: Mapping[Group, Sequence[Finding]]) -> dict[Group, list[Finding]]:
+    """Of each group the entries that have both a measured and an exact value; groups without any are left out."""
+    compared = {
+        group: [entry for entry in entries if not np.isnan(entry.value) and not np.isnan(entry.exact)]
+        for group, entries in groups.items()
+    }
+    return {group: entries for group, entries in compared.items() if entries}
 
 
-def _agreements(known: Sequence[Finding]) -> tuple[Agreement, Agreement | None]:
-    """Over all entries, and over those between two axes, where there are any."""
-    between = [entry for entry in known if not entry.own]
-    return _agreement(known), _agreement(between) if between else None
+def _agreements(entries: Sequence[Finding]) -> tuple[Agreement, Agreement | None]:
+    """The agreement of all entries, and of those between two axes if there are any."""
+    between = [entry for entry in entries if not entry.own]
+    return _agreement(entries), _agreement(between) if between else None
 
 
-def _agreement(known: Sequence[Finding]) -> Agreement:
-    """How `known`, at least one entry, agree with their exact values."""
-    exact, measured = (np.array([getattr(entry, name) for entry in known]) for name in ("exact", "value"))
+def _agreement(entries: Sequence[Finding]) -> Agreement:
+    """How the values of `entries`, one at least, agree with their exact values."""
+    exact, measured = (np.array([getattr(entry, name) for entry in entries]) for name in ("exact", "value"))
     x, y = exact - exact.mean(), measured - measured.mean()
     return Agreement(
-        entries=len(known),
+        entries=len(entries),
         correlation=correlation(exact, measured),
         slope=float((x * y).sum() / (x**2).sum()) if np.ptp(exact) > VARIES else float("nan"),
         difference=float(np.abs(measured - exact).mean()),
-        covered=sum(entry.low <= entry.exact <= entry.high for entry in known),
+        covered=sum(entry.low <= entry.exact <= entry.high for entry in entries),
     )

@@ -1,14 +1,14 @@
-"""InterMit (paper, algorithm 1): which axes to mitigate, one after the other, until tau <= epsilon.
+"""InterMit (docs/method.md; the paper's algorithm 1): which axes to mitigate, one by one, until tau <= epsilon.
 
-The algorithm is two pure functions. `required_prompt_sets` says which prompt sets a state needs, `step` what follows
-from what they show:
+The algorithm is two pure functions. `required_prompt_sets` says which prompt sets have to be observed in a state, and
+`step` computes the next state from what they show:
 
     state = State()
     while not state.outcome:
         state = step(problem, state, observe(required_prompt_sets(problem, state, ...)), ...)
 
 A step either measures the current model (w, tau, perhaps an outcome) or chooses the axis to mitigate next. `mitigate`
-drives this over a Lab; strategies are in `experiments.strategies`, mitigators in `experiments.mitigators`.
+runs this loop over a Lab. Strategies are in `experiments.strategies`, mitigators in `experiments.mitigators`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from seesaw.results.tables.mitigation import TOLERANCE, is_reached
 __all__ = ["EPSILON", "MAX_STEPS", "Problem", "mitigate", "required_prompt_sets", "step"]
 
 EPSILON = 0.35  #: the paper's threshold
-#: The paper chooses five axes at most and mitigates five at most. A set on all eight would have 6,912 prompts.
+#: The paper chooses at most five axes and mitigates at most five. A prompt set on all eight would have 6,912 prompts.
 MAX_STEPS = 5
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One subject on one model. `priority` weighs the chosen axes and sums to 1 (`experiments.priorities`).
+    """One subject on one model to mitigate. `priority` weighs the chosen axes and sums to 1 (`experiments.priorities`).
 
-    How w is measured, and how many images are looked at, is up to the mitigator.
+    The mitigator decides how w is measured and how many images are looked at.
     """
 
     model: str
@@ -53,10 +53,10 @@ class Problem:
 def required_prompt_sets(
     problem: Problem, state: State, mitigator: Mitigator, strategy: Strategy
 ) -> tuple[PromptSet, ...]:
-    """The prompt sets that `step` must be given: the current model, then the counterfactuals of each candidate.
+    """The prompt sets that `step` needs: the current model, then the counterfactuals of each candidate axis.
 
-    Counterfactuals are required only if an axis is to be chosen and the strategy looks at them. After an outcome
-    nothing is required.
+    Counterfactuals are needed only if the next step chooses an axis and the strategy looks at them. After an outcome
+    nothing is needed.
     """
     if state.outcome:
         return ()
@@ -70,11 +70,12 @@ def required_prompt_sets(
 def step(
     problem: Problem, state: State, observed: Sequence[ObservedSet], mitigator: Mitigator, strategy: Strategy = GREEDY
 ) -> State:
-    """The state after `state`, given what the sets of `required_prompt_sets` show, in their order.
+    """The state after `state`; `observed` is what the sets of `required_prompt_sets` show, in their order.
 
-    Outcomes: `reached` (tau <= epsilon), `exhausted` (no axis left), `max_steps`, `no_gain` (no gamma above 0), and
-    `undefined`: a cell of the current model failed or shows nobody, or a candidate's cell failed, so that it is not
-    known which gamma is the largest. A candidate that shows nobody is left out, with an alert.
+    Outcomes: `reached` (tau <= epsilon), `exhausted` (no axis is left), `max_steps`, `no_gain` (no gamma is above 0),
+    and `undefined`. The state is undefined if a cell of the current model failed or shows no person, or if a cell of a
+    candidate failed, since the largest gamma is then unknown, or if every candidate shows no person. A single candidate
+    that shows no person is left out, with an alert.
     """
     if state.outcome:
         return state
@@ -92,8 +93,8 @@ async def mitigate(
 ) -> State:
     """Run one problem from `state` (None: the beginning) to its outcome; `on_step` is called with every new state.
 
-    Any number of problems may run over the same `observer` at once; none waits for another. A state that ended
-    `undefined` is looked at again. Raises what the Lab raises.
+    Any number of problems may run over the same `observer` at once; none waits for another. If `state` ended
+    `undefined`, its last step is tried again. Raises what the Lab raises.
     """
     state = State() if state is None else state
     if state.outcome == "undefined":
@@ -131,7 +132,7 @@ def _measure(problem: Problem, state: State, observed: ObservedSet, mitigator: M
 def _outcome(
     problem: Problem, state: State, mitigator: Mitigator, strategy: Strategy
 ) -> Literal["", "reached", "exhausted", "max_steps"]:
-    """How a state that was just measured ends, "" if it goes on. Reaching epsilon comes before all else."""
+    """The outcome of a state that was just measured, "" if it goes on. `reached` comes before all other outcomes."""
     candidates = _candidates(problem, state, mitigator, strategy)
     at_limit = problem.max_steps is not None and len(state.mitigated) >= problem.max_steps
     if is_reached(state.steps[-1].tau, problem.epsilon) and (strategy.stops or not candidates or at_limit):
@@ -153,20 +154,20 @@ def _choose(
     axes, now = _axes(mitigator), state.steps[-1]
     priority = _priority(problem, axes)
     candidates = _candidates(problem, state, mitigator, strategy) if strategy.looks else ()
-    sets = dict(zip(candidates, observed, strict=True))
-    unknown = [each for each in (current, *sets.values()) if each.failed]
-    if sets and not any(each.defined for each in sets.values()):
-        unknown += sets.values()
-    if unknown:
-        return replace(state, outcome="undefined", reason=unknown[0].why_undefined)
-    defined = {axis: each.counts for axis, each in sets.items() if each.defined}
-    found = estimate(current.counts, defined, mitigator.settings)
-    gains = dict(zip(found.sources, gamma(found.sensitivity, priority).tolist(), strict=True))
+    by_candidate = dict(zip(candidates, observed, strict=True))
+    undefined = [prompt_set for prompt_set in (current, *by_candidate.values()) if prompt_set.failed]
+    if by_candidate and not any(prompt_set.defined for prompt_set in by_candidate.values()):
+        undefined += by_candidate.values()
+    if undefined:
+        return replace(state, outcome="undefined", reason=undefined[0].why_undefined)
+    counts = {axis: prompt_set.counts for axis, prompt_set in by_candidate.items() if prompt_set.defined}
+    estimated = estimate(current.counts, counts, mitigator.settings)
+    gains = dict(zip(estimated.sources, gamma(estimated.sensitivity, priority).tolist(), strict=True))
     view = View(problem.model, problem.subject, axes, problem.priority, current.w, gains, state.mitigated)
     axis = strategy.choose(view)
-    rows = {source: _by_axis(axes, row) for source, row in zip(found.sources, found.sensitivity, strict=True)}
-    alerts = [Alert("undefined", name) for name, each in sets.items() if not each.defined]
-    if strategy.looks and len(defined) == len(sets):
+    rows = {source: _by_axis(axes, row) for source, row in zip(estimated.sources, estimated.sensitivity, strict=True)}
+    alerts = [Alert("undefined", name) for name, prompt_set in by_candidate.items() if not prompt_set.defined]
+    if strategy.looks and len(counts) == len(by_candidate):
         alerts += _immovable(problem, now, rows)
     chosen = replace(
         now,
@@ -174,28 +175,28 @@ def _choose(
         sensitivity={source: tuple(row.values()) for source, row in rows.items()},
         axis=axis,
         predicted=now.tau - gains[axis] if axis in gains else None,
-        predicted_error=tau_error(sets[axis].error, priority) if axis in gains else None,
+        predicted_error=tau_error(by_candidate[axis].error, priority) if axis in gains else None,
         alerts=(*now.alerts, *alerts),
     )
     return State((*state.steps[:-1], chosen), outcome="" if axis else "no_gain")
 
 
 def _alerts_after(before: Step, now: Step) -> tuple[Alert, ...]:
-    """Axes that the last mitigation made worse, and a prediction that missed, by more than sampling explains."""
+    """Axes that became worse, and a prediction that missed, by more than sampling explains (1.96 standard errors)."""
     alerts = []
     for axis, w in now.w.items():
-        worse, error = w - before.w[axis], float(np.hypot(now.w_error[axis], before.w_error[axis]))
-        if worse > max(TOLERANCE, Z * error):
-            alerts.append(Alert("worse", axis, worse, error))
+        increase, error = w - before.w[axis], float(np.hypot(now.w_error[axis], before.w_error[axis]))
+        if increase > max(TOLERANCE, Z * error):
+            alerts.append(Alert("worse", axis, increase, error))
     if before.predicted is not None and before.predicted_error is not None:
-        missed, error = now.tau - before.predicted, float(np.hypot(now.tau_error, before.predicted_error))
-        if abs(missed) > max(TOLERANCE, Z * error):
-            alerts.append(Alert("missed", before.axis, missed, error))
+        excess, error = now.tau - before.predicted, float(np.hypot(now.tau_error, before.predicted_error))
+        if abs(excess) > max(TOLERANCE, Z * error):
+            alerts.append(Alert("missed", before.axis, excess, error))
     return tuple(alerts)
 
 
 def _immovable(problem: Problem, now: Step, rows: Mapping[str, Mapping[str, float]]) -> list[Alert]:
-    """Chosen axes above epsilon that no candidate improves; `error` is that of w itself."""
+    """Chosen axes above epsilon that no candidate improves. The alert has w and the standard error of w."""
     return [
         Alert("immovable", axis, now.w[axis], now.w_error[axis])
         for axis in problem.priority
@@ -208,7 +209,7 @@ def _axes(mitigator: Mitigator) -> tuple[str, ...]:
 
 
 def _current(problem: Problem, state: State, mitigator: Mitigator) -> PromptSet:
-    """The model after the mitigations of `state`."""
+    """The current model: the subject's initial prompt set after the mitigations of `state`."""
     current = mitigator.initial(problem.subject)
     for axis in state.mitigated:
         current = mitigator.mitigate(current, axis)

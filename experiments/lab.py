@@ -1,4 +1,4 @@
-"""The one thing that the science asks of the world: observe prompts on a model."""
+"""The protocol `Lab`: the science needs nothing else from outside than observations of prompts on a model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Answers:
-    """What VQA read from the images of one cell, image by image.
+    """What VQA read from the n images of one cell, image by image.
 
-    Shapes: n images. `person` bool (n,); `index` int (n,), the image's number in its cell; `seed` int (n,);
-    `image_key` n hex strings; `value[axis]` int (n,), the attribute's position or -1 where nothing counts
-    (no person); `probability[axis]` float (n,), NaN where there is no answer; `person_probability` (n,).
+    `index` int (n,) is the image's number in its cell; `seed` int (n,); `image_key` n hex strings. `person` bool (n,)
+    tells whether the image shows a person; `person_probability` float (n,). `value[axis]` int (n,) is the attribute's
+    position, -1 for an image without a person, which counts nowhere. `probability[axis]` float (n,) is NaN where there
+    is no answer. `ambiguous`, n numbers: composite axes (disability) for which VQA answered several questions with yes.
+    `withheld`, n reasons: "" for an image that VQA was asked about, otherwise blank or flagged; such an image counts as
+    one without a person.
     """
 
     index: NDArray[np.int64]
@@ -34,19 +37,18 @@ class Answers:
     value: Mapping[str, NDArray[np.signedinteger]]
     probability: Mapping[str, NDArray[np.float64]]
     vlm: str = ""
-    ambiguous: tuple[int, ...] = ()  #: n numbers of composite axes (disability) with more than one yes
-    withheld: tuple[
-        str, ...
-    ] = ()  #: n reasons, "" for an image that was asked, else blank or flagged: no person either
+    ambiguous: tuple[int, ...] = ()
+    withheld: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Observations:
-    """What is known of one cell: `counts[axis]` float (k,), images with a person by attribute, in attribute order.
+    """What was observed of one cell.
 
-    Counts are whole numbers from images; a Lab over exact probabilities gives n*p. `asked` is the number of images
-    looked at and `dropped` those of them without a person. A cell that could not be observed whole carries
-    `failures` (one message a batch), and its counts must not be used for a matrix.
+    `counts[axis]` float (k,) is the number of images with a person that show each attribute, in attribute order. From
+    images these are whole numbers; a Lab over exact probabilities gives n*p. `asked` is the number of images looked at;
+    `dropped` of them show no person. If batches failed, `failures` has a message for each of them, and the counts must
+    not be used for a matrix.
     """
 
     prompt: Prompt
@@ -58,20 +60,20 @@ class Observations:
 
 
 class Lab(Protocol):
-    """Whoever can say what images of these prompts show: Ray actors over a store, or exact probabilities."""
+    """Tells what images of given prompts show: Ray actors over a store do this, or exact probabilities."""
 
     async def observe(self, model: str, prompts: Sequence[Prompt], images: int) -> list[Observations]:
-        """Observe `images` images of every prompt on `model`, in the order of `prompts`.
+        """Observe `images` images of every prompt on `model`; returns a cell for each prompt, in the same order.
 
-        A cell with failed batches comes back with `failures`; nothing is raised for it.
+        A cell with failed batches is returned with `failures`; no error is raised for it.
         """
         ...
 
 
-async def all_of(work: Iterable[Awaitable[Result]]) -> list[Result]:
-    """The results of `work`, in its order, once all of it has ended. Raises the first error among them, in order."""
+async def all_of(awaitables: Iterable[Awaitable[Result]]) -> list[Result]:
+    """The results of `awaitables`, in their order. Waits until all have ended, then raises the first error, if any."""
     results: list[Result] = []
-    for result in await asyncio.gather(*work, return_exceptions=True):
+    for result in await asyncio.gather(*awaitables, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
         results.append(result)

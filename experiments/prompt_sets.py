@@ -1,6 +1,6 @@
-"""Observing prompt sets: what all prompts of a set show together, as one distribution for each axis.
+"""Observes prompt sets: what all prompts of a set show together, as one distribution for each axis.
 
-InterMit judges a model, and each of its counterfactuals, by such a distribution. Many problems share prompt sets, so
+InterMit judges a model, and each of its counterfactuals, by these distributions. Many problems share prompt sets, so
 each set is observed once, however many problems ask for it and whenever they do.
 """
 
@@ -27,10 +27,10 @@ __all__ = ["ObservedSet", "PromptSetObserver", "observed_set"]
 
 @dataclass(frozen=True, eq=False)
 class ObservedSet:
-    """What the images of a prompt set show, n axes in the dataset's order.
+    """What the images of a set of m prompts show; the n axes are in the dataset's order.
 
-    `failed` names the prompts with a failed cell, `empty` those that show no person in any image; where there are any,
-    all figures are NaN. `images` (m,) is how many images of each prompt were looked at.
+    `failed` names the prompts with a failed cell, `empty` those that show no person in any image. If there are any of
+    either, all figures are NaN. `images` (m,) is how many images of each prompt were looked at.
     """
 
     counts: PromptCounts
@@ -41,6 +41,7 @@ class ObservedSet:
 
     @property
     def defined(self) -> bool:
+        """Whether no prompt failed and each shows a person in some image."""
         return not (self.failed or self.empty)
 
     @property
@@ -64,7 +65,7 @@ class ObservedSet:
 def observed_set(
     settings: AnalysisSettings, weights: NDArray[np.float64], cells: Sequence[Observations]
 ) -> ObservedSet:
-    """What m cells show together, mixed by `weights` (m,), however many images each has."""
+    """What m cells show together: their mixture by `weights` (m,), however many images each cell has."""
     return ObservedSet(
         counts_of(cells, settings, weights),
         settings,
@@ -74,81 +75,91 @@ def observed_set(
 
 
 def _shows_nobody(cell: Observations) -> bool:
-    """Whether no image counts: every image with a person answers every axis."""
+    """Whether no image of the cell counts. Every image that shows a person answers every axis."""
     return cell.dropped >= cell.asked
 
 
 class PromptSetObserver:
     """Observes prompt sets over a Lab, with a mitigator's settings, for any number of problems at once.
 
-    If no image of a prompt shows a person, twice as many are asked for, up to N: in a set of hundreds of prompts each
-    has a single image, and one image without a person would leave the whole set undefined. Raises what the Lab raises.
+    If no image of a prompt shows a person, twice as many are asked for, up to N. The reason: in a set of hundreds of
+    prompts each has a single image, and one image without a person would leave the whole set undefined.
     """
 
     def __init__(self, lab: Lab, mitigator: Mitigator) -> None:
         self.mitigator = mitigator
-        #: (axes stated, images) of every prompt that was looked at, counted once for each problem that looked at it
+        #: how many prompts were looked at, by (axes stated, images); a prompt counts once for each problem
         self.asked: Counter[tuple[int, int]] = Counter()
         self._lab = lab
         self._observed: dict[tuple[str, PromptSet], ObservedSet] = {}
         self._tasks: dict[tuple[str, PromptSet], asyncio.Task[ObservedSet]] = {}
 
     async def observe(self, model: str, sets: Sequence[PromptSet]) -> list[ObservedSet]:
-        """What each of `sets` shows on `model`, in their order, once every observation has ended."""
-        new = {each: self._task(model, each) for each in sets if (model, each) not in self._observed}
-        if new:
+        """What each of `sets` shows on `model`, in their order. Raises what the Lab raises, after all have ended."""
+        tasks = {
+            prompt_set: self._task(model, prompt_set)
+            for prompt_set in sets
+            if (model, prompt_set) not in self._observed
+        }
+        if tasks:
             # not gather: if this problem is cancelled, the observations that others wait for must go on
-            await asyncio.wait(new.values())
-        errors = [error for task in new.values() if (error := task.exception()) is not None]
+            await asyncio.wait(tasks.values())
+        errors = [error for task in tasks.values() if (error := task.exception()) is not None]
         if errors:
             raise errors[0]
-        return [new[each].result() if each in new else self._observed[model, each] for each in sets]
+        return [
+            tasks[prompt_set].result() if prompt_set in tasks else self._observed[model, prompt_set]
+            for prompt_set in sets
+        ]
 
     def count(self, model: str, sets: Sequence[PromptSet]) -> None:
         """Add to `asked` the prompts of `sets`, which a problem has looked at for the first time."""
-        for each in sets:
-            self.asked.update(zip((prompt.stated for prompt in each.prompts), self.images(model, each), strict=True))
+        for prompt_set in sets:
+            stated = (prompt.stated for prompt in prompt_set.prompts)
+            self.asked.update(zip(stated, self.images(model, prompt_set), strict=True))
 
-    def images(self, model: str, prompts: PromptSet) -> tuple[int, ...]:
-        """Images of each of the m prompts that were looked at, or that will be if every prompt shows a person."""
-        observed = self._observed.get((model, prompts))
-        return observed.images if observed is not None else prompts.images
+    def images(self, model: str, prompt_set: PromptSet) -> tuple[int, ...]:
+        """How many images of each of the m prompts were looked at, or will be if every prompt shows a person."""
+        observed = self._observed.get((model, prompt_set))
+        return observed.images if observed is not None else prompt_set.images
 
-    def _task(self, model: str, prompts: PromptSet) -> asyncio.Task[ObservedSet]:
-        """The task that observes a set: one, however many problems ask for it at once."""
-        key = model, prompts
+    def _task(self, model: str, prompt_set: PromptSet) -> asyncio.Task[ObservedSet]:
+        """The task that observes a set. There is one, however many problems ask for the set at once."""
+        key = model, prompt_set
         if key not in self._tasks:
-            self._tasks[key] = task = asyncio.create_task(self._observe(model, prompts))
+            self._tasks[key] = task = asyncio.create_task(self._observe(model, prompt_set))
             task.add_done_callback(lambda _: self._tasks.pop(key))
         return self._tasks[key]
 
-    async def _observe(self, model: str, prompts: PromptSet) -> ObservedSet:
-        cells = await self._cells(model, list(zip(prompts.prompts, prompts.images, strict=True)))
+    async def _observe(self, model: str, prompt_set: PromptSet) -> ObservedSet:
+        cells = await self._cells(model, list(zip(prompt_set.prompts, prompt_set.images, strict=True)))
         while True:
-            nobody = [
+            without_person = [
                 i
                 for i, cell in enumerate(cells)
                 if not cell.failures and cell.asked < self.mitigator.images and _shows_nobody(cell)
             ]
-            if not nobody:
-                observed = observed_set(self.mitigator.settings, prompts.weights, cells)
-                observed = replace(observed, images=tuple(map(max, prompts.images, (cell.asked for cell in cells))))
-                if not observed.failed:  # a failed cell is asked again by the next who needs it
-                    self._observed[model, prompts] = observed
+            if not without_person:
+                observed = observed_set(self.mitigator.settings, prompt_set.weights, cells)
+                observed = replace(observed, images=tuple(map(max, prompt_set.images, (cell.asked for cell in cells))))
+                if not observed.failed:  # a set with a failed cell is observed again when it is next asked for
+                    self._observed[model, prompt_set] = observed
                 return observed
-            more = [(cells[i].prompt, min(2 * cells[i].asked, self.mitigator.images)) for i in nobody]
-            for i, cell in zip(nobody, await self._cells(model, more), strict=True):
+            more = [(cells[i].prompt, min(2 * cells[i].asked, self.mitigator.images)) for i in without_person]
+            for i, cell in zip(without_person, await self._cells(model, more), strict=True):
                 cells[i] = cell
 
-    async def _cells(self, model: str, wanted: Sequence[tuple[Prompt, int]]) -> list[Observations]:
-        """Cells of `wanted` (prompt, images), in order, with one call of the Lab for each number of images."""
-        sizes = sorted({images for _, images in wanted})
-        asked = [[i for i, (_, images) in enumerate(wanted) if images == size] for size in sizes]
+    async def _cells(self, model: str, requests: Sequence[tuple[Prompt, int]]) -> list[Observations]:
+        """A cell for each of `requests` (prompt, images), in order, with one call of the Lab per number of images."""
+        sizes = sorted({images for _, images in requests})
+        by_size = [[i for i, (_, images) in enumerate(requests) if images == size] for size in sizes]
         observed = await all_of(
-            self._lab.observe(model, [wanted[i][0] for i in where], size)
-            for where, size in zip(asked, sizes, strict=True)
+            self._lab.observe(model, [requests[i][0] for i in positions], size)
+            for positions, size in zip(by_size, sizes, strict=True)
         )
-        by_place = {
-            i: cell for where, cells in zip(asked, observed, strict=True) for i, cell in zip(where, cells, strict=True)
+        by_position = {
+            i: cell
+            for positions, cells in zip(by_size, observed, strict=True)
+            for i, cell in zip(positions, cells, strict=True)
         }
-        return [by_place[i] for i in range(len(wanted))]
+        return [by_position[i] for i in range(len(requests))]

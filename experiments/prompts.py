@@ -1,4 +1,4 @@
-"""Prompts: the words that a model is asked with, and where in the experiment they belong."""
+"""Prompts: what a model is asked for, and to which part of the experiment it belongs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ __all__ = ["Prompt", "compose", "counterfactual_prompts", "initial_prompt", "pro
 class Prompt:
     """What a TTI model is asked for.
 
-    `text` is sent to the model as it is. `adapter` references, by content hash, what a mitigator changed in the model
-    itself (a learned token, a LoRA); it is part of an image's identity. The rest places the prompt in the experiment
-    and changes no pixel: `subject`, and the intervention `source_axis`/`source_value` ("" for the initial prompt).
+    `text` is sent to the model as it is. `adapter` refers, by content hash, to what a mitigator changed in the model
+    itself (a learned token, a LoRA); it is part of an image's identity. The other fields tell where in the experiment
+    the prompt belongs, and change no pixel: `subject`, and the intervention `source_axis`/`source_value`, both "" for
+    the initial prompt.
     """
 
     text: str
@@ -29,7 +30,7 @@ class Prompt:
 
     @property
     def stated(self) -> int:
-        """How many axes it states; `source_axis` joins the names of several by "+"."""
+        """How many axes the prompt states; `source_axis` joins the names of several by "+"."""
         return len(self.source_axis.split("+")) if self.source_axis else 0
 
 
@@ -39,7 +40,10 @@ def initial_prompt(dataset: Dataset, subject: str) -> Prompt:
 
 
 def counterfactual_prompts(dataset: Dataset, subject: str, axis: Axis | str) -> tuple[Prompt, ...]:
-    """The k prompts that intervene on `axis`, in the order of its attributes. Raises ConfigError: unknown axis."""
+    """The k prompts that intervene on `axis`, in the order of its attributes.
+
+    Raises ConfigError for an unknown axis.
+    """
     axis = dataset.axis(axis) if isinstance(axis, str) else axis
     return tuple(
         Prompt(compose(dataset, subject, {axis.name: attribute}), subject, axis.name, attribute)
@@ -48,13 +52,7 @@ def counterfactual_prompts(dataset: Dataset, subject: str, axis: Axis | str) -> 
 
 
 def prompts_of(dataset: Dataset, subject: str) -> tuple[Prompt, ...]:
-    """Every prompt about `subject`: the initial one, then each axis' counterfactuals (1 + 26 of the paper's set).
-
-    Example::
-
-        prompts = seesaw.prompts_of(seesaw.load_dataset("occupation"), "nurse")
-        [(prompt.source_axis, prompt.source_value, prompt.text) for prompt in prompts]
-    """
+    """Every prompt about `subject`: the initial one, then each axis' counterfactuals (1 + 26 of the paper's set)."""
     return (
         initial_prompt(dataset, subject),
         *(prompt for axis in dataset.axes for prompt in counterfactual_prompts(dataset, subject, axis)),
@@ -62,13 +60,14 @@ def prompts_of(dataset: Dataset, subject: str) -> tuple[Prompt, ...]:
 
 
 def compose(dataset: Dataset, subject: str, stated: Mapping[str, str]) -> str:
-    """The text that states the attributes `stated` by axis, the same whatever the mapping's order (docs/method.md).
+    """The prompt that states the attributes `stated` (attribute by axis), whatever the order of the mapping.
 
-    Nothing or one axis stated, and `verbatim`: the dataset's template to the letter. Otherwise the initial template
-    with its subject in the midst of adjectives and phrases, and a/an by the sound of what follows. Earlier axes of
-    the dataset stand closer to the subject on either side ("old male nurse working indoors dressed formally").
+    If the dataset is `verbatim` and at most one axis is stated, this is a template of the dataset to the letter.
+    Otherwise it is the initial template with adjectives before and phrases after the subject, and with a or an by the
+    sound of what follows. Earlier axes of the dataset are closer to the subject, on either side ("old male nurse
+    working indoors dressed formally"). See docs/method.md, "Prompt modification".
 
-    Raises ConfigError for an unknown axis or attribute, and for one that has no words to be combined with others.
+    Raises ConfigError for an unknown axis or attribute, and for an attribute without words to combine with others.
     """
     for name in stated:
         dataset.axis(name)
@@ -83,7 +82,7 @@ def compose(dataset: Dataset, subject: str, stated: Mapping[str, str]) -> str:
                 f"dataset '{dataset.name}': '{counterfactual.attribute}' has neither `adjective` nor `phrase`, "
                 "so it cannot be stated together with others"
             )
-    return _placed(dataset.template, _described(subject, chosen))
+    return _filled(dataset.template, _described(subject, chosen))
 
 
 def _has_words(counterfactual: Counterfactual) -> bool:
@@ -91,7 +90,7 @@ def _has_words(counterfactual: Counterfactual) -> bool:
 
 
 def _described(subject: str, chosen: list[Counterfactual]) -> str:
-    """`<adjectives> <subject> <phrases>`; phrases in "who" share it: "who is happy and is fit"."""
+    """`<adjectives> <subject> <phrases>`; neighbouring phrases with "who" share it: "who is happy and is fit"."""
     adjectives = [c.adjective for c in reversed(chosen) if c.adjective]
     phrases: list[str] = []
     for counterfactual in chosen:
@@ -105,14 +104,14 @@ def _described(subject: str, chosen: list[Counterfactual]) -> str:
     return " ".join([*adjectives, subject, *phrases])
 
 
-def _placed(template: str, words: str) -> str:
-    """`words` in the place of {subject}, an article right before it following their sound."""
+def _filled(template: str, words: str) -> str:
+    """`template` with `words` in the place of {subject}; an article right before it becomes a or an by their sound."""
     n = "n" if _starts_with_vowel(words) else ""
     return re.sub(r"\b([Aa])n?(\s+)(?=\{subject\})", rf"\g<1>{n}\g<2>", template).format(subject=words)
 
 
 def _starts_with_vowel(words: str) -> bool:
-    """Whether the first sound is a vowel, as far as spelling tells: an hour, a university, a one-man band, an 8."""
+    """Whether the first sound is a vowel, as far as the spelling shows: an hour, a university, a one-man band, an 8."""
     start = words.lower()
     if re.match(r"hour|honest|hono|heir|8|11\b|18\b", start):
         return True

@@ -1,4 +1,4 @@
-"""From questions to attributes: what a VLM is asked about one image, and how its replies read as one answer an axis."""
+"""What a VLM is asked about one image, and how its replies become one attribute for each axis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from seesaw.experiments.dataset.load import Axis, Dataset, Question
+from seesaw.experiments.dataset.model import Axis, Dataset, Question
 from seesaw.experiments.lab import Answers, Observations
 from seesaw.experiments.prompts import Prompt
 from seesaw.results.errors import DatasetError, StoreError
@@ -21,48 +21,53 @@ __all__ = ["Questionnaire", "observations_of", "questionnaire_of", "read_replies
 
 @dataclass(frozen=True)
 class Questionnaire:
-    """The person question, asked first (None: every image counts), and the questions of all axes in their order."""
+    """The questions about an image: first `person` (None: every image counts), then those of all axes in order."""
 
     person: Question | None
     questions: tuple[Question, ...]
 
     @property
     def all(self) -> tuple[Question, ...]:
+        """All questions, in the order in which they are asked."""
         return (self.person, *self.questions) if self.person else self.questions
 
 
 def questionnaire_of(dataset: Dataset) -> Questionnaire:
-    """What to ask. Raises DatasetError for a question that is there twice: its answers could not be told apart."""
-    found = Questionnaire(dataset.person, tuple(q for axis in dataset.axes for q in axis.questions))
-    texts = [question.text for question in found.all]
+    """The questions to ask about each image.
+
+    Raises DatasetError if two questions have the same text, since their answers could not be told apart.
+    """
+    questionnaire = Questionnaire(dataset.person, tuple(q for axis in dataset.axes for q in axis.questions))
+    texts = [question.text for question in questionnaire.all]
     for text in texts:
         if texts.count(text) > 1:
             raise DatasetError(f"dataset '{dataset.name}' asks '{text}' twice; every question needs words of its own")
-    return found
+    return questionnaire
 
 
 def read_replies(
     dataset: Dataset, replies: pa.Table, image_keys: Sequence[str], index: Sequence[int], seeds: Sequence[int], vlm: str
 ) -> Answers:
-    """Read the replies to one batch (an answers shard) as one attribute an axis for each of its n images.
+    """Read the replies to one batch (an answers shard) as one attribute per axis for each of its n images.
 
-    A plain axis is its question's answer. A composite axis (disability) is the attribute whose question was answered
-    yes; none: the axis' `none`, with the product of the no's as its probability (they were asked independently); more
-    than one: the likeliest, and the image is counted in `ambiguous` (docs/method.md). An image that was withheld has
-    one reply, to no question, that is the reason.
+    In a plain axis the attribute is the answer to its question. In a composite axis (disability) it is the attribute
+    whose question was answered yes. If no question was, it is the axis' `none`, and its probability is the product of
+    the probabilities of no, since the questions were asked independently. If several were, it is the likeliest, and the
+    image is counted in `ambiguous` (docs/method.md, "From images to shares"). An image that was withheld has a single
+    reply, to the question "", which is the reason.
 
-    Raises StoreError when the shard lacks an answer that it should hold.
+    Raises StoreError if the shard lacks an answer that it should hold.
     """
-    said: dict[tuple[str, str], tuple[str, dict[str, float]]] = {}
+    by_question: dict[tuple[str, str], tuple[str, dict[str, float]]] = {}  # answer and probabilities, by image too
     columns = (
         replies.column(name).to_pylist() for name in ("image_key", "question", "answer", "choices", "probabilities")
     )
-    for key, question, answer, choices, probabilities in zip(*columns, strict=True):
-        said[key, question] = answer, dict(zip(choices, probabilities, strict=True))
+    for key, question, answer, choices, chances in zip(*columns, strict=True):
+        by_question[key, question] = answer, dict(zip(choices, chances, strict=True))
     n = len(image_keys)
-    withheld = tuple(said[key, ""][0] if (key, "") in said else "" for key in image_keys)
+    withheld = tuple(by_question[key, ""][0] if (key, "") in by_question else "" for key in image_keys)
     person, person_probability = np.array([not reason for reason in withheld]), np.full(n, np.nan)
-    value = {axis.name: np.full(n, -1, np.int16) for axis in dataset.axes}  # a sweep keeps millions
+    value = {axis.name: np.full(n, -1, np.int16) for axis in dataset.axes}  # int16: a sweep keeps millions of them
     probability = {axis.name: np.full(n, np.nan) for axis in dataset.axes}
     ambiguous = [0] * n
     try:
@@ -70,14 +75,15 @@ def read_replies(
             if withheld[i]:
                 continue
             if dataset.person is not None:
-                answer, chances = said[key, dataset.person.text]
-                person[i], person_probability[i] = answer == "yes", chances[answer]
+                answer, chance_of = by_question[key, dataset.person.text]
+                person[i], person_probability[i] = answer == "yes", chance_of[answer]
             if not person[i]:
                 continue
             for axis in dataset.axes:
-                attribute, chance, unclear = _attribute(axis, {q.text: said[key, q.text] for q in axis.questions})
+                axis_replies = {question.text: by_question[key, question.text] for question in axis.questions}
+                attribute, chance, is_ambiguous = _attribute(axis, axis_replies)
                 value[axis.name][i], probability[axis.name][i] = axis.attributes.index(attribute), chance
-                ambiguous[i] += unclear
+                ambiguous[i] += is_ambiguous
     except KeyError as error:
         raise StoreError(f"an answers shard lacks an answer: {error}") from error
     return Answers(
@@ -86,14 +92,17 @@ def read_replies(
     )  # fmt: skip
 
 
-def _attribute(axis: Axis, said: Mapping[str, tuple[str, dict[str, float]]]) -> tuple[str, float, bool]:
-    """The attribute of an axis, its probability, and whether several were claimed."""
+def _attribute(axis: Axis, replies: Mapping[str, tuple[str, dict[str, float]]]) -> tuple[str, float, bool]:
+    """The attribute of an axis, its probability, and whether several questions of a composite axis were answered yes.
+
+    `replies` has the answer and the probability of every choice, by question.
+    """
     if not axis.none:
-        answer, chances = said[axis.questions[0].text]
-        return answer, chances[answer], False
-    yes = {q.attribute: said[q.text][1]["yes"] for q in axis.questions if said[q.text][0] == "yes"}
+        answer, chance_of = replies[axis.questions[0].text]
+        return answer, chance_of[answer], False
+    yes = {q.attribute: replies[q.text][1]["yes"] for q in axis.questions if replies[q.text][0] == "yes"}
     if not yes:
-        return axis.none, float(np.prod([chances["no"] for _, chances in said.values()])), False
+        return axis.none, float(np.prod([chance_of["no"] for _, chance_of in replies.values()])), False
     likeliest = max(yes, key=lambda attribute: (yes[attribute], -axis.attributes.index(attribute)))
     return likeliest, yes[likeliest], len(yes) > 1
 
@@ -103,11 +112,12 @@ def observations_of(
 ) -> Observations:
     """Put the batches of one cell together and keep its first `images` images.
 
-    Batches are made whole by rule, so the last may hold more images than were asked for; those count nowhere here.
+    A batch is always made whole, so the last may hold more images than were asked for; the surplus is left out. With
+    `failures`, the counts are NaN.
     """
     if failures:
-        nothing = {axis.name: np.full(len(axis.attributes), np.nan) for axis in dataset.axes}
-        return Observations(prompt, nothing, asked=0, dropped=0, failures=tuple(failures))
+        undefined = {axis.name: np.full(len(axis.attributes), np.nan) for axis in dataset.axes}
+        return Observations(prompt, undefined, asked=0, dropped=0, failures=tuple(failures))
     keep = np.concatenate([b.index for b in batches]) < images
     person = np.concatenate([b.person for b in batches])[keep]
     value = {a.name: np.concatenate([b.value[a.name] for b in batches])[keep] for a in dataset.axes}
@@ -131,5 +141,5 @@ def observations_of(
 
 
 def _kept(keep: NDArray[np.bool_], batches: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """What the images that are kept have of something that every image of every batch has."""
+    """The values of the images to keep; every batch has a value for each of its images."""
     return tuple(itertools.compress(itertools.chain.from_iterable(batches), keep))

@@ -1,4 +1,4 @@
-"""The arithmetic of intersectional sensitivity (docs/method.md; the paper's section on computing IS).
+"""The arithmetic of intersectional sensitivity (docs/method.md; the paper's equations 1 to 4 and algorithm 1).
 
 Pure functions on arrays, one function per equation. k is the number of attributes of an axis, m the number of prompts
 in a mixture, n the number of axes; leading dimensions "..." are kept. Shares and distances have no unit. NaN in gives
@@ -39,7 +39,7 @@ Metric = Literal["nominal", "ordinal", "values"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 Floats = NDArray[np.float64]
-VARIES = 1e-9  #: values whose range is at most this do not vary: the last bits of sums are no variation
+VARIES = 1e-9  #: values whose range is at most this count as constant: they differ only in the last bits of sums
 ROUNDING = 5e-7  #: rounding error of a number written with six decimals; a sum of k of them may be off by k times this
 
 
@@ -49,10 +49,11 @@ def uniform(k: int) -> Floats:
 
 
 def w1(p: ArrayLike, d: ArrayLike, metric: Metric = "nominal") -> Floats:
-    """Wasserstein-1 distance W1(p, d) of shares p (..., k) from the target d (k,) -> (...) (the paper's eq. for w).
+    """Wasserstein-1 distance W1(p, d) of shares p (..., k) from the target d (k,) -> (...) (the paper's equation 1).
 
     `nominal`: ground distance 0/1. `ordinal`: attributes at positions 0..k-1, distance |i - j|.
-    `values`: the k shares taken as samples of a number, as older code did; blind to which attribute has which share.
+    `values`: the k shares are taken as samples of a number, as in older code, whichever attribute has which share.
+    Raises ValueError for any other metric.
     """
     p, d = np.asarray(p, np.float64), np.asarray(d, np.float64)
     match metric:
@@ -68,7 +69,10 @@ def w1(p: ArrayLike, d: ArrayLike, metric: Metric = "nominal") -> Floats:
 
 
 def normaliser(k: int, metric: Metric = "nominal") -> float:
-    """The largest W1 that k shares can have from the uniform target; it depends on k alone. ValueError for k < 2."""
+    """The largest W1 that k shares can have from the uniform target; it depends on k and the metric alone.
+
+    Raises ValueError for k < 2 and for an unknown metric.
+    """
     if k < 2:
         raise ValueError(f"an axis has two attributes or more, not {k}")
     match metric:
@@ -83,9 +87,9 @@ def normaliser(k: int, metric: Metric = "nominal") -> float:
 
 
 def w_bar(p: ArrayLike, d: ArrayLike, metric: Metric = "nominal") -> Floats:
-    """Normalised distance w-bar of p (..., k) from d (k,) -> (...).
+    """Normalised distance w-bar of shares p (..., k) from the target d (k,) -> (...) (the paper's equation 2).
 
-    In [0, 1] for a uniform target. With a skewed target it can pass 1; it is not clipped.
+    It is in [0, 1] for a uniform target. With a skewed target it can exceed 1; it is not clipped.
     """
     return w1(p, d, metric) / normaliser(np.shape(d)[-1], metric)
 
@@ -99,11 +103,11 @@ def shares(counts: ArrayLike) -> Floats:
 
 
 def mixture(shares: ArrayLike, weights: ArrayLike | None = None) -> Floats:
-    """The distribution that m prompts have together: shares (..., m, k) -> (..., k).
+    """The mixture of the distributions of m prompts: shares (..., m, k) -> (..., k) (the paper's equation 3).
 
-    Intervening on axis x simulates a model in which the counterfactuals of x are all present: their mixture. Every
-    prompt weighs the same, or as `weights` (m,) says, however many images it has. The result is NaN where any prompt is
-    NaN, even one of weight zero.
+    Intervening on axis x simulates a model in which the counterfactuals of x are all present: their mixture. Prompts
+    have equal weights, or `weights` (m,), however many images each has. The result is NaN where any prompt is NaN, even
+    one of weight 0.
     """
     shares = np.asarray(shares, np.float64)
     weights = uniform(shares.shape[-2]) if weights is None else np.asarray(weights, np.float64)
@@ -113,25 +117,31 @@ def mixture(shares: ArrayLike, weights: ArrayLike | None = None) -> Floats:
 
 
 def intersectional_sensitivity(w_init: ArrayLike, w_after: ArrayLike) -> Floats:
-    """IS[x, y] = w-bar(y, initial) - w-bar(y, intervening on x); positive where mitigating x improves y."""
+    """IS[x, y] = w-bar(y, initial) - w-bar(y, intervening on x) (the paper's equation 4), of any shape.
+
+    It is positive where mitigating x improves y.
+    """
     return np.asarray(w_init, np.float64) - np.asarray(w_after, np.float64)
 
 
 def tau(w: ArrayLike, priority: ArrayLike) -> Floats:
-    """InterMit's overall bias <w, priority> of the n chosen axes: w (..., n), priority (n,) -> (...)."""
+    """InterMit's overall bias <w, priority> (algorithm 1): w (..., n), priority (n,) -> (...).
+
+    An axis that is not chosen has priority 0.
+    """
     return weighted_sum(w, priority)
 
 
 def gamma(s: ArrayLike, priority: ArrayLike) -> Floats:
-    """InterMit's gain of mitigating each axis: gamma_i = <S'_i, priority>.
+    """InterMit's gain of mitigating each axis, gamma_i = <S'_i, priority> (algorithm 1): priority (n,) -> (...).
 
-    S' (..., n) holds the rows of S that were not mitigated yet, over the n chosen axes; priority (n,) -> (...).
+    S' (..., n) has the rows of S whose axes are not mitigated yet. An axis that is not chosen has priority 0.
     """
     return weighted_sum(s, priority)
 
 
 def correlation(x: Floats, y: Floats) -> float:
-    """Pearson correlation of x (n,) and y (n,); NaN where one of them does not vary."""
+    """Pearson correlation of x (n,) and y (n,); NaN if one of them is constant or empty."""
     if not len(x) or min(np.ptp(x), np.ptp(y)) <= VARIES:
         return math.nan
     x, y = x - x.mean(), y - y.mean()
@@ -148,8 +158,10 @@ def check_target(target: ArrayLike, attributes: Sequence[str], axis: str) -> Flo
         )
     for attribute, share in zip(attributes, shares, strict=True):
         if not 0 <= share <= 1:
-            raise ConfigError(f"the target of axis '{axis}' gives '{attribute}' {share:g}; a share is between 0 and 1")
+            raise ConfigError(
+                f"the target of axis '{axis}' gives '{attribute}' {share:g}; a share must be between 0 and 1"
+            )
     if abs(shares.sum() - 1) > ROUNDING * max(2, len(shares)) + 1e-9:
-        raise ConfigError(f"the target of axis '{axis}' sums to {shares.sum():g}; shares sum to 1")
-    # shares that sum to 1 stay bit-identical: a target that is written and read again is the same target
+        raise ConfigError(f"the target of axis '{axis}' sums to {shares.sum():g}; shares must sum to 1")
+    # shares that sum to 1 stay bit-identical, so a target that is written and read again is the same target
     return shares if abs(shares.sum() - 1) < 1e-12 else np.asarray(shares / shares.sum(), np.float64)

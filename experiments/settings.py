@@ -1,4 +1,4 @@
-"""The settings of an analysis: metric and target of every axis, and how interventions are mixed; validated."""
+"""The settings of an analysis: the metric and the target of every axis, and how interventions are mixed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seesaw.results.errors import ConfigError, nearest
 __all__ = ["AnalysisSettings", "Intervention", "make_settings"]
 
 Intervention = Literal["uniform", "target"]
-_MOST = 1e9  # a number above this is reported as no number at all
+_MOST = 1e9  # larger numbers are refused before they are converted to float64, in which they may not fit
 _INTERVENTIONS: tuple[Intervention, ...] = get_args(Intervention)
 
 
@@ -24,8 +24,8 @@ _INTERVENTIONS: tuple[Intervention, ...] = get_args(Intervention)
 class AnalysisSettings:
     """The arithmetic of one analysis: for every axis its metric and its target, (k,) shares in attribute order.
 
-    `intervention` says what the counterfactuals of an axis weigh in their mixture: all the same (`uniform`, the
-    paper's), or as that axis' target says (`target`).
+    `intervention` says how much each counterfactual of an axis weighs in their mixture: all the same (`uniform`, as in
+    the paper), or the share that the axis' target gives to its attribute (`target`).
     """
 
     dataset: Dataset
@@ -34,7 +34,7 @@ class AnalysisSettings:
     intervention: Intervention = "uniform"
 
     def weights(self, axis: Axis) -> NDArray[np.float64]:
-        """What each counterfactual of `axis` weighs in the intervention on it, (k,)."""
+        """The weight of each counterfactual of `axis` in the intervention on it, (k,)."""
         return self.targets[axis.name] if self.intervention == "target" else uniform(len(axis.attributes))
 
     def w_bar(self, axis: str, shares: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -42,7 +42,7 @@ class AnalysisSettings:
         return w_bar(shares, self.targets[axis], self.metric[axis])
 
     def about(self) -> dict[str, object]:
-        """The settings as plain data, for the metadata of the tables that they made."""
+        """The settings as plain data, for the metadata of tables that are computed with them."""
         return {
             "dataset": self.dataset.name,
             "metric": dict(self.metric),
@@ -60,28 +60,27 @@ def make_settings(
     targets: str | Mapping[str, object] | None = None,
     intervention: str = "uniform",
 ) -> AnalysisSettings:
-    """Settings from a user's values. Raises ConfigError.
+    """Settings from a user's values. Raises ConfigError for invalid ones.
 
-    `metric` is one for all axes, or by axis ("nominal" for the others). `targets` is "uniform" (or None) for all axes,
-    or by axis "uniform", a list of shares in attribute order, or shares by attribute.
+    `metric` is a metric for all axes, or metrics by axis ("nominal" for axes that are left out). `targets` is "uniform"
+    (or None) for all axes, or has for each axis "uniform", a list of shares in attribute order, or shares by attribute;
+    axes that are left out are uniform.
     """
     names = [axis.name for axis in dataset.axes]
-    by_axis = dict.fromkeys(names, metric) if isinstance(metric, str) else metric
-    given = {} if targets is None or targets == "uniform" else targets
-    if isinstance(given, str):
-        raise ConfigError(f"targets is '{given}'; it is 'uniform', or a mapping of axes to shares")
-    for key, mapping in (("metric", by_axis), ("targets", given)):
-        if not isinstance(mapping, Mapping):
-            raise ConfigError(f"{key} is {mapping!r}; it is one word for all axes, or a mapping of axes")
-        for name in mapping:
+    metric_of = dict.fromkeys(names, metric) if isinstance(metric, str) else metric
+    target_of = {} if targets is None or targets == "uniform" else targets
+    if isinstance(target_of, str):
+        raise ConfigError(f"targets is '{target_of}'; it must be 'uniform', or a mapping of axes to shares")
+    for key, by_axis in (("metric", metric_of), ("targets", target_of)):
+        if not isinstance(by_axis, Mapping):
+            raise ConfigError(f"{key} is {by_axis!r}; it must be one word for all axes, or a mapping of axes")
+        for name in by_axis:
             if name not in names:
-                raise ConfigError(
-                    f"{key} names no axis of dataset '{dataset.name}': '{name}'{nearest(str(name), names)}"
-                )
+                raise ConfigError(f"{key}: dataset '{dataset.name}' has no axis '{name}'{nearest(str(name), names)}")
     return AnalysisSettings(
         dataset,
-        metric={name: _metric(name, by_axis.get(name, "nominal")) for name in names},
-        targets={axis.name: _target(axis, given.get(axis.name, "uniform")) for axis in dataset.axes},
+        metric={name: _metric(name, metric_of.get(name, "nominal")) for name in names},
+        targets={axis.name: _target(axis, target_of.get(axis.name, "uniform")) for axis in dataset.axes},
         intervention=_intervention(intervention),
     )
 
@@ -103,13 +102,13 @@ def _intervention(value: object) -> Intervention:
 def _target(axis: Axis, value: object) -> NDArray[np.float64]:
     if isinstance(value, str):
         if value != "uniform":
-            raise ConfigError(f"the target of axis '{axis.name}' is '{value}'; it is 'uniform', or shares")
+            raise ConfigError(f"the target of axis '{axis.name}' is '{value}'; it must be 'uniform', or shares")
         return uniform(len(axis.attributes))
     if isinstance(value, Mapping):
         for name in value:
             if name not in axis.attributes:
                 hint = nearest(str(name), axis.attributes)
-                raise ConfigError(f"the target of axis '{axis.name}' names no attribute of it: '{name}'{hint}")
+                raise ConfigError(f"the target of axis '{axis.name}': the axis has no attribute '{name}'{hint}")
         for attribute in axis.attributes:
             if attribute not in value:
                 raise ConfigError(f"the target of axis '{axis.name}' has no share for '{attribute}'; give it one, or 0")
@@ -117,10 +116,10 @@ def _target(axis: Axis, value: object) -> NDArray[np.float64]:
     elif isinstance(value, Sequence | np.ndarray):
         shares = list(value)
     else:
-        raise ConfigError(f"the target of axis '{axis.name}' is {value!r}; it is 'uniform', or shares")
+        raise ConfigError(f"the target of axis '{axis.name}' is {value!r}; it must be 'uniform', or shares")
     for share in shares:
-        number = isinstance(share, int | float | np.floating | np.integer) and not isinstance(share, bool)
-        if not number or abs(share) > _MOST:
+        is_number = isinstance(share, int | float | np.floating | np.integer) and not isinstance(share, bool)
+        if not is_number or abs(share) > _MOST:
             raise ConfigError(
                 f"the target of axis '{axis.name}' has {repr(share)[:20]} where a number between 0 and 1 belongs"
             )

@@ -14,7 +14,7 @@ __all__ = ["Drop", "Summary", "Undefined", "UnevenDrops", "summarise"]
 
 @dataclass(frozen=True)
 class Undefined:
-    """Entries of a matrix that are NaN, and why; `target_axis` is "*" where it is the whole row."""
+    """Entries of a matrix that are NaN, and the reason; `target_axis` is "*" if it is the whole row."""
 
     model: str
     subject: str
@@ -25,7 +25,7 @@ class Undefined:
 
 @dataclass(frozen=True)
 class Drop:
-    """Images of one cell that were looked at, and those of them that count nowhere: no person, or withheld."""
+    """How many images of one cell were looked at, and how many of them count nowhere (no person, or withheld)."""
 
     model: str
     subject: str
@@ -54,7 +54,7 @@ class UnevenDrops:
 
 @dataclass(frozen=True)
 class Summary:
-    """An analysis in numbers. `unanswered[axis]` are images with a person that do not answer that axis."""
+    """An analysis in numbers. `unanswered[axis]` is the number of images with a person that do not answer that axis."""
 
     rows: int
     models: tuple[str, ...]
@@ -69,7 +69,7 @@ class Summary:
     uneven_drops: tuple[UnevenDrops, ...]
 
     def lines(self) -> list[str]:
-        """The summary as lines of text: what was counted, then `warnings`."""
+        """The summary as lines of text: what was counted, then the `warnings`."""
         dropped = f"; {self.dropped:,} of them show no person and count nowhere" if self.dropped else ""
         return [
             f"{self.rows:,} answers of {self.images:,} images{dropped}",
@@ -82,52 +82,53 @@ class Summary:
     def warnings(self) -> list[str]:
         """What a reader of the tables must know: undefined entries, uneven drop rates, missing answers."""
         undefined = [
-            f"undefined: {u.model} / {u.subject} / {u.source_axis} -> {u.target_axis}: {u.reason}"
-            for u in self.undefined
+            f"undefined: {entry.model} / {entry.subject} / {entry.source_axis} -> {entry.target_axis}: {entry.reason}"
+            for entry in self.undefined
         ]
         uneven = [
-            f"drop rates differ (p = {d.p:.1g}): {d.model} / {d.subject} / {d.source_axis}: "
-            f"{d.fewest.source_value} loses "
-            f"{d.fewest.dropped} of {d.fewest.asked} images, {d.most.source_value} {d.most.dropped} of {d.most.asked}"
-            for d in self.uneven_drops
+            f"drop rates differ (p = {drops.p:.1g}): {drops.model} / {drops.subject} / {drops.source_axis}: "
+            f"{drops.fewest.source_value} loses {drops.fewest.dropped} of {drops.fewest.asked} images, "
+            f"{drops.most.source_value} {drops.most.dropped} of {drops.most.asked}"
+            for drops in self.uneven_drops
         ]
         unanswered = [
-            f"{n:,} images do not answer {axis}, and count there as if not made" for axis, n in self.unanswered.items()
+            f"{number:,} images do not answer {axis}, and do not count for it"
+            for axis, number in self.unanswered.items()
         ]
         return [*undefined, *uneven, *unanswered]
 
 
-def summarise(counted: Tally, rows: int) -> Summary:
-    """The summary of a table of `rows` answers that were counted."""
+def summarise(tally: Tally, rows: int) -> Summary:
+    """The summary of `tally`, which counts `rows` answers."""
     drops = {
-        (group, cell): Drop(*names, *counted.cells[cell], int(asked), int(counted.dropped[group, cell]))
-        for group, names in enumerate(counted.groups)
-        for cell, asked in enumerate(counted.asked[group])
+        (group, cell): Drop(*names, *tally.cells[cell], int(asked), int(tally.dropped[group, cell]))
+        for group, names in enumerate(tally.groups)
+        for cell, asked in enumerate(tally.asked[group])
         if asked
     }
     return Summary(
         rows=rows,
-        models=tuple(dict.fromkeys(model for model, _ in counted.groups)),
-        subjects=tuple(dict.fromkeys(subject for _, subject in counted.groups)),
-        source_axes=tuple(axis.name for axis in counted.sources),
-        target_axes=tuple(axis.name for axis in counted.targets),
-        images=int(counted.asked.sum()),
-        dropped=int(counted.dropped.sum()),
-        unanswered={name: missing for name, missing in counted.unanswered.items() if missing},
-        undefined=tuple(_undefined(counted)),
+        models=tuple(dict.fromkeys(model for model, _ in tally.groups)),
+        subjects=tuple(dict.fromkeys(subject for _, subject in tally.groups)),
+        source_axes=tuple(axis.name for axis in tally.sources),
+        target_axes=tuple(axis.name for axis in tally.targets),
+        images=int(tally.asked.sum()),
+        dropped=int(tally.dropped.sum()),
+        unanswered={name: missing for name, missing in tally.unanswered.items() if missing},
+        undefined=tuple(_undefined(tally)),
         drops=tuple(drops.values()),
-        uneven_drops=_uneven(counted, drops),
+        uneven_drops=_uneven(tally, drops),
     )
 
 
-def _undefined(counted: Tally) -> Iterator[Undefined]:
-    """Undefined entries; one for a whole row if all its entries have the same reason."""
-    targets = [target.name for target in counted.targets] or ["*"]  # a table in which nobody is seen has no axes
-    for group, (model, subject) in enumerate(counted.groups):
-        for source in counted.sources:
-            cells = [0, *_span(counted, source.name)]
+def _undefined(tally: Tally) -> Iterator[Undefined]:
+    """The undefined entries. A row in which all entries have the same reason is reported once, as a whole."""
+    targets = [target.name for target in tally.targets] or ["*"]  # no image shows a person: there are no target axes
+    for group, (model, subject) in enumerate(tally.groups):
+        for source in tally.sources:
+            cells = [0, *_span(tally, source.name)]
             reasons = {
-                target: why_undefined(target, (_cell(counted, group, cell, target) for cell in cells))
+                target: why_undefined(target, (_cell(tally, group, cell, target) for cell in cells))
                 for target in targets
             }
             if not any(reasons.values()):
@@ -140,35 +141,35 @@ def _undefined(counted: Tally) -> Iterator[Undefined]:
                     yield Undefined(model, subject, source.name, target, reason)
 
 
-def _span(counted: Tally, source: str) -> range:
+def _span(tally: Tally, source: str) -> range:
     """The positions of the counterfactuals of an axis among all cells."""
-    return range(*counted.spans[source].indices(len(counted.cells)))
+    return range(*tally.spans[source].indices(len(tally.cells)))
 
 
-def _cell(counted: Tally, group: int, cell: int, target: str) -> CellCount:
+def _cell(tally: Tally, group: int, cell: int, target: str) -> CellCount:
     return CellCount(
-        *counted.cells[cell],
-        asked=int(counted.asked[group, cell]),
-        dropped=int(counted.dropped[group, cell]),
-        answered=int(counted.counts[target][group, cell].sum()) if target in counted.counts else 0,
+        *tally.cells[cell],
+        asked=int(tally.asked[group, cell]),
+        dropped=int(tally.dropped[group, cell]),
+        answered=int(tally.counts[target][group, cell].sum()) if target in tally.counts else 0,
     )
 
 
-def _uneven(counted: Tally, drops: Mapping[tuple[int, int], Drop]) -> tuple[UnevenDrops, ...]:
+def _uneven(tally: Tally, drops: Mapping[tuple[int, int], Drop]) -> tuple[UnevenDrops, ...]:
     """Axes of one model and subject whose counterfactuals lose images at different rates."""
     groups = {
-        (group, source.name): [drops[group, cell] for cell in _span(counted, source.name) if (group, cell) in drops]
-        for group in range(len(counted.groups))
-        for source in counted.sources
+        (group, source.name): [drops[group, cell] for cell in _span(tally, source.name) if (group, cell) in drops]
+        for group in range(len(tally.groups))
+        for source in tally.sources
     }
-    found = uneven({key: [(drop.asked, drop.dropped) for drop in cells] for key, cells in groups.items()})
+    p_values = uneven({key: [(drop.asked, drop.dropped) for drop in cells] for key, cells in groups.items()})
     return tuple(
         UnevenDrops(
-            *counted.groups[group],
+            *tally.groups[group],
             source,
             p,
             fewest=min(groups[group, source], key=lambda drop: drop.share),
             most=max(groups[group, source], key=lambda drop: drop.share),
         )
-        for (group, source), p in found.items()
+        for (group, source), p in p_values.items()
     )

@@ -1,4 +1,4 @@
-"""The sweep: observe every cell, models x subjects x (initial prompt and all counterfactuals)."""
+"""The sweep: observes every cell, which are models x subjects x (initial prompt and all counterfactuals)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from seesaw.experiments.dataset.load import Dataset
+from seesaw.experiments.dataset.model import Dataset
 from seesaw.experiments.lab import Lab, Observations, all_of
 from seesaw.experiments.prompts import prompts_of
 from seesaw.results.tables.schemas import WITHHELD
@@ -15,7 +15,7 @@ __all__ = ["sweep", "withheld_images"]
 
 
 async def sweep(lab: Lab, dataset: Dataset, models: Sequence[str], images: int) -> dict[str, list[Observations]]:
-    """Observations of every cell, by model, in the order of the dataset's subjects and their prompts.
+    """The observations of every cell by model, in the order of the dataset's subjects and their prompts.
 
     Raises what the Lab raises, after all that was in flight has ended.
     """
@@ -28,13 +28,13 @@ async def sweep(lab: Lab, dataset: Dataset, models: Sequence[str], images: int) 
 
 
 def withheld_images(observed: Mapping[str, Sequence[Observations]]) -> pd.DataFrame:
-    """withheld.parquet: cells of which images were made and not asked, for they are blank or were flagged as unsafe."""
+    """withheld.parquet: cells with images that VQA was not asked about, because they are blank or flagged as unsafe."""
     rows = []
     for model, cells in observed.items():
         for cell in cells:
             reasons = cell.answers.withheld if cell.answers else ()
             if any(reasons):
-                where = model, cell.prompt.subject, cell.prompt.source_axis, cell.prompt.source_value
-                flagged, blank = reasons.count("flagged"), reasons.count("blank")
-                rows.append((*where, cell.asked, flagged, blank, flagged / cell.asked))
+                prompt, flagged, blank = cell.prompt, reasons.count("flagged"), reasons.count("blank")
+                names = model, prompt.subject, prompt.source_axis, prompt.source_value
+                rows.append((*names, cell.asked, flagged, blank, flagged / cell.asked))
     return pd.DataFrame(rows, columns=WITHHELD.names)

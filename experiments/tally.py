@@ -1,4 +1,4 @@
-"""Counting answers: how many images of every cell show every attribute."""
+"""Counts answers: how many images of every cell show every attribute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seesaw.experiments.estimation import PromptCounts
 from seesaw.experiments.lab import Observations
 from seesaw.experiments.settings import AnalysisSettings
 
-__all__ = ["Tally", "tally", "tally_observed"]
+__all__ = ["Tally", "tally_answers", "tally_observations"]
 
 Ints = NDArray[np.int64]
 
@@ -23,10 +23,10 @@ Ints = NDArray[np.int64]
 class Tally:
     """Counts of images, for P groups (model, subject) of C cells each: the initial prompt, then the counterfactuals.
 
-    `cells` names the cells (source_axis, source_value), ("", "") first; `spans` are the cells of each source axis that
-    occurs. `asked` and `dropped` (P, C) are the images looked at, and those of them that count nowhere (no person, or
-    withheld). `counts[axis]` (P, C, k) are the images that show each attribute, for the target axes in their order.
-    `unanswered[axis]` is the number of images with a person that do not answer that axis.
+    `cells` names the cells by (source_axis, source_value); the first is ("", ""). `spans` has the cells of each source
+    axis that occurs. `asked` (P, C) is the number of images looked at; `dropped` (P, C) of them count nowhere (no
+    person, or withheld). `counts[axis]` (P, C, k) is the number of images that show each attribute, for the target axes
+    in their order. `unanswered[axis]` is the number of images with a person that do not answer that axis.
     """
 
     groups: tuple[tuple[str, str], ...]
@@ -41,14 +41,14 @@ class Tally:
 
     def initial(self, group: int) -> PromptCounts:
         """Counts of the initial prompt of one group."""
-        return self._counted(group, slice(0, 1), np.ones(1))
+        return self._prompt_counts(group, slice(0, 1), np.ones(1))
 
     def intervention(self, group: int, source: Axis, settings: AnalysisSettings) -> PromptCounts:
-        """Counts of the counterfactuals of `source` of one group, weighted as `settings` says."""
-        return self._counted(group, self.spans[source.name], settings.weights(source))
+        """Counts of the counterfactuals of `source` of one group, with the weights of `settings`."""
+        return self._prompt_counts(group, self.spans[source.name], settings.weights(source))
 
     def of_subject(self, subject: str) -> Tally:
-        """The same counts for the groups of one subject alone; `unanswered` stays that of all."""
+        """The counts of one subject's groups alone; `unanswered` still counts all subjects."""
         groups = [number for number, (_, name) in enumerate(self.groups) if name == subject]
         return replace(
             self,
@@ -58,24 +58,24 @@ class Tally:
             counts={name: counts[groups] for name, counts in self.counts.items()},
         )
 
-    def _counted(self, group: int, cells: slice, weights: NDArray[np.float64]) -> PromptCounts:
+    def _prompt_counts(self, group: int, cells: slice, weights: NDArray[np.float64]) -> PromptCounts:
         return PromptCounts({name: counts[group, cells] for name, counts in self.counts.items()}, weights)
 
 
-def tally_observed(observed: Mapping[str, Sequence[Observations]], dataset: Dataset) -> Tally:
-    """Count a sweep's cells, by model, as `tally` would count its answers table (nine million rows for 10^6 images).
+def tally_observations(observed: Mapping[str, Sequence[Observations]], dataset: Dataset) -> Tally:
+    """Count a sweep's cells (by model) without its answers table, which has nine million rows for 10^6 images.
 
-    All groups and axes of the experiment are there, whether or not any of their images could be made: what failed is
-    undefined and does not vanish. A cell with failures counts nothing.
+    The counts are those of `tally_answers`, except that all groups and axes of the experiment are there, even if none
+    of their images could be made: what failed is undefined and must not vanish. A cell with failures counts no images.
     """
     cells = [("", ""), *((axis.name, attribute) for axis in dataset.axes for attribute in axis.attributes)]
     groups = [(model, subject) for model in sorted(observed) for subject in dataset.subjects]
-    row, column = ({name: place for place, name in enumerate(names)} for names in (groups, cells))
+    row, column = ({name: position for position, name in enumerate(names)} for names in (groups, cells))
     shape = len(groups), len(cells)
     asked, dropped = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     counts = {axis.name: np.zeros((*shape, len(axis.attributes)), np.int64) for axis in dataset.axes}
-    for model, several in observed.items():
-        for cell in several:
+    for model, observations in observed.items():
+        for cell in observations:
             if not cell.failures:
                 prompt = cell.prompt
                 at = row[model, prompt.subject], column[prompt.source_axis, prompt.source_value]
@@ -85,10 +85,10 @@ def tally_observed(observed: Mapping[str, Sequence[Observations]], dataset: Data
     return _tally(groups, cells, dataset.axes, dataset.axes, asked, dropped, counts)
 
 
-def tally(coded: CodedAnswers, dataset: Dataset) -> Tally:
+def tally_answers(coded: CodedAnswers, dataset: Dataset) -> Tally:
     """Count the answers of a checked table. Groups and axes are those that occur in it."""
     cells, columns, sources = [("", "")], [0], []
-    start = 1  # position of this axis' first counterfactual among all of the dataset
+    start = 1  # position of this axis' first counterfactual among the initial prompt and all counterfactuals
     occurring = set(np.unique(coded.source).tolist())
     for axis in dataset.axes:
         k = len(axis.attributes)
@@ -97,13 +97,13 @@ def tally(coded: CodedAnswers, dataset: Dataset) -> Tally:
             columns += range(start, start + k)
             sources.append(axis)
         start += k
-    place = np.full(start, -1, np.int64)
-    place[columns] = np.arange(len(columns))
+    position_of = np.full(start, -1, np.int64)  # of each counterfactual among `cells`
+    position_of[columns] = np.arange(len(columns))
 
     pairs, group = np.unique(coded.model * len(coded.subjects) + coded.subject, return_inverse=True)
     groups = [(coded.models[p // len(coded.subjects)], coded.subjects[p % len(coded.subjects)]) for p in pairs.tolist()]
     shape = len(groups), len(cells)
-    cell = group * len(cells) + place[coded.source]  # (N,), the cell of each row among all P x C
+    cell = group * len(cells) + position_of[coded.source]  # (N,), the cell of each row among all P x C
 
     cell_of_image = np.zeros(len(coded.no_person), np.int64)
     cell_of_image[coded.image] = cell
@@ -141,10 +141,10 @@ def _tally(
         asked=asked,
         dropped=dropped,
         counts=counts,
-        unanswered={name: with_person - int(each.sum()) for name, each in counts.items()},
+        unanswered={name: with_person - int(by_attribute.sum()) for name, by_attribute in counts.items()},
     )
 
 
 def _count(positions: Ints, shape: tuple[int, ...]) -> Ints:
-    """How often every position occurs in an array of `shape`."""
+    """How often every position of an array of `shape` occurs in `positions`, as such an array."""
     return np.bincount(positions, minlength=int(np.prod(shape))).reshape(shape).astype(np.int64)

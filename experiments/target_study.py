@@ -1,8 +1,8 @@
-"""The paper's study of another ideal distribution: how IS changes when D* is that of real images.
+"""The paper's study of another ideal distribution: how IS changes when D* is the distribution in real images.
 
-Appendix, "Using Real World Biases" (figure "Modifying D*"): with 48 real images of computer programmers instead of the
-uniform D*, Kandinsky's IS of clothing on itself turns from +0.88 to -0.79. Here D* is measured on real images, or read
-from a table. Real images give D* alone: the paper did not intervene on its real images.
+Source: appendix "Using Real World Biases" (figure "Modifying D*"). With the D* of 48 real images of computer
+programmers instead of the uniform one, Kandinsky's IS of clothing on itself changes from +0.88 to -0.79. Here D* is
+measured on real images, or read from a table. Real images are used for D* alone: the paper did not intervene on them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seesaw.experiments.lab import Observations
 from seesaw.experiments.sensitivity import check_target
 from seesaw.experiments.sensitivity import shares as observed_shares
 from seesaw.experiments.settings import AnalysisSettings
-from seesaw.experiments.tally import Tally, tally
+from seesaw.experiments.tally import Tally, tally_answers
 from seesaw.experiments.uncertainty import Z
 from seesaw.results.errors import AnswersError, ConfigError, nearest
 
@@ -38,15 +38,15 @@ _COLUMNS = ("subject", "axis", "attribute", "share")
 class Targets:
     """D* by subject and axis: `shares[subject][axis]` (k,) in attribute order. Axes and subjects may be missing.
 
-    `n[subject][axis]` is the number of images behind the shares (not whole for exact probabilities); empty for a D*
-    that was given and not measured.
+    `n[subject][axis]` is the number of images behind the shares (not a whole number for exact probabilities). It is
+    empty for a D* that was given and not measured.
     """
 
     shares: Mapping[str, Mapping[str, Shares]]
     n: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def frame(self, dataset: Dataset) -> pd.DataFrame:
-        """As a table that `read_targets` reads: subject, axis, attribute, share, and n (NaN where nobody counted)."""
+        """As a table that `read_targets` reads: subject, axis, attribute, share, and n (NaN if it was not measured)."""
         rows = [
             (subject, axis, attribute, float(share), self.n.get(subject, {}).get(axis, np.nan))
             for subject, by_axis in self.shares.items()
@@ -57,27 +57,28 @@ class Targets:
 
 
 def real_targets(answers: pd.DataFrame, dataset: Dataset, model: str | None = None) -> Targets:
-    """D* of every subject of `dataset`, from `answers` to real images, as `read_answers` returns them.
+    """D* of every subject of `dataset`, from `answers` about real images, as `read_answers` returns them.
 
-    The images are those of the initial prompts of `model`, which need not be named if it is the only one. D* has the
-    axes that they answer.
+    The images are those of the initial prompts of `model`, which may be None if the table has a single model. D* has
+    the axes that these images answer.
 
     Raises:
-        AnswersError: no table over the dataset; no such model; a subject without a valid image for one of the axes.
+        AnswersError: the table does not fit the dataset; it has no such model, or several and `model` is None; a
+            subject has no valid image for one of the axes.
     """
-    counted = tally(coded_answers(answers, dataset), dataset)
-    models = sorted({name for name, _ in counted.groups})
+    tally = tally_answers(coded_answers(answers, dataset), dataset)
+    models = sorted({name for name, _ in tally.groups})
     if model is None and len(models) > 1:
         raise AnswersError(f"the answers are about several models; name that of the real images: {', '.join(models)}")
     model = models[0] if model is None and models else model
     if model not in models:
         raise AnswersError(f"the answers are not about a model '{model}'{nearest(str(model), models)}")
-    place = {subject: group for group, (name, subject) in enumerate(counted.groups) if name == model}
-    initial = {axis.name: counted.counts[axis.name][:, 0] for axis in counted.targets}  # (P, k) each
-    axes = [name for name, counts in initial.items() if counts[list(place.values())].any()]
+    group_of = {subject: group for group, (name, subject) in enumerate(tally.groups) if name == model}
+    initial = {axis.name: tally.counts[axis.name][:, 0] for axis in tally.targets}  # (P, k) each
+    axes = [name for name, counts in initial.items() if counts[list(group_of.values())].any()]
     return _measured(
         {
-            subject: {name: initial[name][place[subject]] for name in axes} if subject in place else {}
+            subject: {name: initial[name][group_of[subject]] for name in axes} if subject in group_of else {}
             for subject in dataset.subjects
         },
         f"model '{model}'",
@@ -85,69 +86,75 @@ def real_targets(answers: pd.DataFrame, dataset: Dataset, model: str | None = No
 
 
 def observed_targets(observations: Sequence[Observations]) -> Targets:
-    """D* of the subjects of `observations`, the initial prompts' cells of a model of real images.
+    """D* of the subjects of `observations`: cells of initial prompts, whose images are real.
 
     Raises:
-        AnswersError: a cell with failures; a subject without a valid image.
-        ValueError: a cell of an intervention.
+        AnswersError: a cell has failures; a subject has no valid image.
+        ValueError: a cell belongs to an intervention.
     """
     for cell in observations:
         if cell.prompt.source_axis:
-            raise ValueError(f"D* is that of initial prompts, not of {cell.prompt.text!r}")
+            raise ValueError(f"D* is measured on images of initial prompts, not of {cell.prompt.text!r}")
         if cell.failures:
             raise AnswersError(f"D* of '{cell.prompt.subject}' cannot be measured: {cell.failures[0]}")
     return _measured({cell.prompt.subject: cell.counts for cell in observations}, "the real images")
 
 
-def _measured(counts: Mapping[str, Mapping[str, NDArray[np.integer] | Shares]], what: str) -> Targets:
-    """D* of `counts[subject][axis]` (k,); AnswersError for a subject without a counted image."""
+def _measured(counts: Mapping[str, Mapping[str, NDArray[np.integer] | Shares]], source: str) -> Targets:
+    """D* from `counts[subject][axis]` (k,); `source` names the images in error messages.
+
+    Raises AnswersError for a subject without a valid image for one of its axes.
+    """
     for subject, by_axis in counts.items():
-        empty = [axis for axis, each in by_axis.items() if not each.sum()]
+        empty = [axis for axis, by_attribute in by_axis.items() if not by_attribute.sum()]
         if empty or not by_axis:
             about = f" answers axis '{empty[0]}'" if len(empty) < len(by_axis) else ""
             raise AnswersError(
-                f"{what}: no valid image of '{subject}'{about}, so it has no D*; add some, or leave the subject out"
+                f"{source}: no valid image of '{subject}'{about}, so it has no D*; add some, or leave the subject out"
             )
     return Targets(
-        {
-            subject: {axis: observed_shares(each) for axis, each in by_axis.items()}
+        shares={
+            subject: {axis: observed_shares(by_attribute) for axis, by_attribute in by_axis.items()}
             for subject, by_axis in counts.items()
         },
-        {subject: {axis: float(each.sum()) for axis, each in by_axis.items()} for subject, by_axis in counts.items()},
+        n={
+            subject: {axis: float(by_attribute.sum()) for axis, by_attribute in by_axis.items()}
+            for subject, by_axis in counts.items()
+        },
     )
 
 
 def read_targets(path: str | Path, dataset: Dataset) -> Targets:
-    """D* from a CSV with a row for every attribute: columns axis, attribute, share and, if it likes, subject.
+    """D* from a CSV file with a row for every attribute: columns axis, attribute, share and, optionally, subject.
 
-    A row without a subject is about all subjects, unless a subject has rows of its own for that axis. A column `n`,
+    A row without a subject is about all subjects, except those that have rows of their own for that axis. A column `n`,
     which `Targets.frame` writes, is ignored.
 
     Raises:
-        ConfigError: names the file and the line, and what would be right, wherever shares are no distribution over an
-            axis of `dataset`, or a name is none of its.
+        ConfigError: the file cannot be read, a name is not in `dataset`, or the shares of an axis are not a
+            distribution. The message names the file and the line, and says what would be right.
     """
     path = Path(path)
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    last: dict[tuple[str, str], int] = {}
+    by_axis: dict[tuple[str, str], dict[str, float]] = {}
+    last_line: dict[tuple[str, str], int] = {}
     for line, subject, axis, attribute, share in _rows(path, dataset):
-        shares = found.setdefault((subject, axis), {})
+        shares = by_axis.setdefault((subject, axis), {})
         if attribute in shares:
             raise ConfigError(f"{path}, line {line}: '{attribute}' of axis '{axis}' has a share already")
-        shares[attribute], last[subject, axis] = share, line
-    if not found:
+        shares[attribute], last_line[subject, axis] = share, line
+    if not by_axis:
         raise ConfigError(f"{path}: has no rows")
     checked = {}
-    for (subject, axis), shares in found.items():
-        where, attributes = f"{path}, line {last[subject, axis]}", dataset.axis(axis).attributes
-        lacking = [attribute for attribute in attributes if attribute not in shares]
-        if lacking:
+    for (subject, axis), shares in by_axis.items():
+        place, attributes = f"{path}, line {last_line[subject, axis]}", dataset.axis(axis).attributes
+        missing = [attribute for attribute in attributes if attribute not in shares]
+        if missing:
             about = f" of '{subject}'" if subject else ""
-            raise ConfigError(f"{where}: axis '{axis}'{about} has no share for '{lacking[0]}'; give it one, or 0")
+            raise ConfigError(f"{place}: axis '{axis}'{about} has no share for '{missing[0]}'; give it one, or 0")
         try:
             checked[subject, axis] = check_target([shares[attribute] for attribute in attributes], attributes, axis)
         except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
+            raise ConfigError(f"{place}: {error}") from None
     by_subject: dict[str, dict[str, Shares]] = {}
     for subject, axis in ((subject, axis.name) for subject in dataset.subjects for axis in dataset.axes):
         own = checked.get((subject, axis), checked.get(("", axis)))
@@ -166,11 +173,11 @@ def _rows(path: Path, dataset: Dataset) -> Iterator[tuple[int, str, str, str, fl
             for values in reader:
                 if not any(value.strip() for value in values):
                     continue
-                where = f"{path}, line {reader.line_num}"
+                place = f"{path}, line {reader.line_num}"
                 if len(values) != len(names):
-                    raise ConfigError(f"{where}: has {len(values)} fields for {len(names)} columns")
+                    raise ConfigError(f"{place}: has {len(values)} fields for {len(names)} columns")
                 row = {name: value.strip() for name, value in zip(names, values, strict=True)}
-                yield reader.line_num, *_checked(where, row, dataset)
+                yield reader.line_num, *_checked(place, row, dataset)
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a text file (UTF-8); expected CSV") from None
     except csv.Error as error:
@@ -181,7 +188,7 @@ def _rows(path: Path, dataset: Dataset) -> Iterator[tuple[int, str, str, str, fl
 
 
 def _check_header(path: Path, names: list[str]) -> None:
-    """A misspelt `subject` would give every subject what was meant for one, so unknown columns are refused."""
+    """Refuse unknown columns: with a misspelt `subject`, every subject would get what was meant for one."""
     for name in names:
         if name not in (*_COLUMNS, "n"):
             raise ConfigError(f"{path}, line 1: unknown column '{name}'{nearest(name, _COLUMNS)}")
@@ -192,71 +199,73 @@ def _check_header(path: Path, names: list[str]) -> None:
             raise ConfigError(f"{path}, line 1: has no column '{name}'; a table of D* has {', '.join(_COLUMNS)}")
 
 
-def _checked(where: str, row: Mapping[str, str], dataset: Dataset) -> tuple[str, str, str, float]:
+def _checked(place: str, row: Mapping[str, str], dataset: Dataset) -> tuple[str, str, str, float]:
+    """Subject ("" for all), axis, attribute and share of a row; `place` opens the message of a ConfigError."""
     subject = row.get("subject", "")
     if subject and subject not in dataset.subjects:
-        raise ConfigError(f"{where}: no subject '{subject}'{nearest(subject, dataset.subjects)}")
+        raise ConfigError(f"{place}: no subject '{subject}'{nearest(subject, dataset.subjects)}")
     try:
         axis = dataset.axis(row["axis"])
         axis.counterfactual(row["attribute"])
     except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{place}: {error}") from None
     try:
         share = float(row["share"])
     except ValueError:
-        raise ConfigError(f"{where}: share is '{row['share']}'; it is a number between 0 and 1") from None
+        raise ConfigError(f"{place}: share is '{row['share']}'; it must be a number between 0 and 1") from None
     if not 0 <= share <= 1:
-        raise ConfigError(f"{where}: share is {share:g}; it is between 0 and 1")
+        raise ConfigError(f"{place}: share is {share:g}; it must be between 0 and 1")
     return subject, axis.name, row["attribute"], share
 
 
 def with_targets(settings: AnalysisSettings, targets: Targets, subject: str) -> AnalysisSettings:
-    """`settings` with D* of `subject` as the target of every axis that it has.
+    """`settings` with D* of `subject` as the target of every axis that D* has.
 
-    What counterfactuals weigh stays with the settings: the same under `intervention: uniform`, the paper's; under
-    `intervention: target` they weigh as the target says, which is now D*.
+    The weights of counterfactuals still follow `settings.intervention`. With `uniform`, the paper's, they stay equal.
+    With `target` they are the target's shares, which are now those of D*.
     """
     return replace(settings, targets={**settings.targets, **targets.shares.get(subject, {})})
 
 
-def flips(counted: Tally, settings: AnalysisSettings, targets: Targets) -> pd.DataFrame:
-    """IS[x, y] from the settings' own targets (before) and from D* (after), for every y that D* says something about.
+def flips(tally: Tally, settings: AnalysisSettings, targets: Targets) -> pd.DataFrame:
+    """IS[x, y] with the settings' own targets (before) and with D* (after), for every y for which there is a D*.
 
-    `counted` is a sweep; models, subjects and axes keep its order. Columns: model, subject, source_axis, target_axis,
+    `tally` counts a sweep; models, subjects and axes keep its order. Columns: model, subject, source_axis, target_axis,
     is_before, se_before, is_after, se_after, w_init_before, w_init_after, and `flipped`: the sign differs, and both
-    values are more than 1.96 standard errors away from 0 (never where one is NaN). Standard errors take D* as it is:
-    they do not contain the sampling error of the images behind it.
+    values are more than 1.96 standard errors away from 0 (never if one is NaN). Standard errors take D* as exact: they
+    do not contain the sampling error of the images behind it.
 
-    Raises ConfigError if D* is about none of the sweep's subjects and axes.
+    Raises ConfigError if D* has none of the sweep's subjects and axes.
     """
-    before = _with_errors(counted, settings)
-    parts = [
-        _with_errors(counted.of_subject(subject), with_targets(settings, targets, subject))
-        for subject in dict.fromkeys(subject for _, subject in counted.groups)
+    before = _with_errors(tally, settings)
+    after = [
+        _with_errors(tally.of_subject(subject), with_targets(settings, targets, subject))
+        for subject in dict.fromkeys(subject for _, subject in tally.groups)
         if subject in targets.shares
     ]
     named = zip(before["subject"], before["target_axis"], strict=True)
     before = before[[axis in targets.shares.get(subject, {}) for subject, axis in named]]
     if before.empty:
-        raise ConfigError(f"D* is about {', '.join(targets.shares) or 'nobody'}, and the answers are about others")
-    table = before.merge(pd.concat(parts), "left", on=_ENTRY, suffixes=("_before", "_after"), validate="1:1")
+        subjects = ", ".join(targets.shares) or "no subject"
+        raise ConfigError(f"D* is about {subjects}, but the answers are about other subjects or axes")
+    table = before.merge(pd.concat(after), "left", on=_ENTRY, suffixes=("_before", "_after"), validate="1:1")
     significant = [np.abs(table[f"is_{when}"]) > Z * table[f"se_{when}"] for when in ("before", "after")]
     table["flipped"] = (table["is_before"] * table["is_after"] < 0) & significant[0] & significant[1]
     values = [f"{name}_{when}" for when in ("before", "after") for name in ("is", "se")]
     return table[[*_ENTRY, *values, "w_init_before", "w_init_after", "flipped"]]
 
 
-def _with_errors(counted: Tally, settings: AnalysisSettings) -> pd.DataFrame:
-    """Columns model, subject, source_axis, target_axis, is, w_init, se."""
-    analysis = Analysis(counted, settings)
+def _with_errors(tally: Tally, settings: AnalysisSettings) -> pd.DataFrame:
+    """IS and its standard error; columns: model, subject, source_axis, target_axis, is, w_init, se."""
+    analysis = Analysis(tally, settings)
     return analysis.matrices[[*_ENTRY, "is", "w_init"]].assign(se=analysis.uncertainty["se"])  # the same rows
 
 
 def flip_summary(table: pd.DataFrame) -> pd.DataFrame:
     """How much D* changes, by model, from the rows of `flips`.
 
-    Columns: model, entries (defined before and after), flipped, share of them, and the strongest flip, that whose IS
-    moves most: subject, source_axis, target_axis, is_before, is_after ("" and NaN where nothing flips).
+    Columns: model, `entries` (defined before and after), `flipped` (how many of them), `share`, and the flip whose IS
+    changes most: subject, source_axis, target_axis, is_before, is_after ("" and NaN if nothing flips).
     """
     rows = []
     for model, group in table.groupby("model", sort=False):

@@ -1,4 +1,4 @@
-"""The trajectory of one mitigation: what every step measured and which axis it chose."""
+"""The trajectory of one mitigation: what every step measured, and which axis it chose."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ Kind = Literal["worse", "missed", "immovable", "undefined"]
 class Alert:
     """What a user should know about a step; `error` is the standard error of `value`, 0 for exact probabilities.
 
-    `worse`: w of `axis` rose by `value`. `missed`: after mitigating `axis`, tau is `value` above its prediction.
-    `immovable`: w of the chosen `axis` is `value`, above epsilon, and no candidate improves it. `undefined`: a
-    counterfactual of the candidate `axis` shows no person in any image, so it was left out.
+    - `worse`: w of `axis` rose by `value`.
+    - `missed`: after mitigating `axis`, tau is `value` above its prediction (below it, if `value` is negative).
+    - `immovable`: w of the chosen `axis` is `value`, which is above epsilon, and no candidate improves it.
+    - `undefined`: no image of a counterfactual of the candidate `axis` shows a person, so the axis was left out.
     """
 
     kind: Kind
@@ -33,7 +34,7 @@ class Alert:
                 return f"{self.axis} became worse by {self.value:.3f} (standard error {self.error:.3f})"
             case "missed":
                 by = f"{abs(self.value):.3f} {'above' if self.value > 0 else 'below'}"
-                return f"tau is {by} what mitigating {self.axis} was to give (standard error {self.error:.3f})"
+                return f"tau is {by} its prediction for mitigating {self.axis} (standard error {self.error:.3f})"
             case "immovable":
                 return f"{self.axis} stays at w = {self.value:.3f}: nothing left to mitigate improves it"
             case "undefined":
@@ -44,9 +45,10 @@ class Alert:
 class Step:
     """The model after t mitigations, and the mitigation that follows. Numbers by axis are in the dataset's order.
 
-    `prompts` and `images` are the prompt set of m texts; `w` and `tau` come with their standard errors. Once an axis is
-    chosen there are: `gamma` of every candidate, `sensitivity`, its row of S over all n axes, `axis`, the one that was
-    chosen ("" if none gains), and `predicted`, the tau that its gamma predicts (None if the strategy predicts nothing).
+    `prompts` and `images` describe the prompt set: m texts, and the number of images of each. `w` and `tau` have their
+    standard errors beside them. The other fields are filled once the next axis is chosen: `gamma` of every candidate;
+    `sensitivity`, each candidate's row of S over all n axes; `axis`, the chosen one ("" if no axis gains); `predicted`,
+    the tau that its gamma predicts, with its standard error (None if the strategy predicts nothing).
     """
 
     prompts: tuple[str, ...]
@@ -65,7 +67,10 @@ class Step:
 
 @dataclass(frozen=True)
 class State:
-    """A mitigation in progress or ended; `State()` is the beginning. `reason` says why an outcome is `undefined`."""
+    """A mitigation that is in progress or has ended; `State()` is the beginning.
+
+    `outcome` is "" while it is in progress. `reason` says why an outcome is `undefined`.
+    """
 
     steps: tuple[Step, ...] = ()
     outcome: Outcome | Literal[""] = ""
@@ -73,10 +78,10 @@ class State:
 
     @property
     def mitigated(self) -> tuple[str, ...]:
-        """Axes in order of mitigation; the model after the last of them may not be measured yet."""
+        """The axes in order of mitigation. The model after the last of them may not have been measured yet."""
         return tuple(step.axis for step in self.steps if step.axis)
 
     @property
     def measured(self) -> bool:
-        """Whether w of the current model is known, so that the next step chooses an axis."""
+        """Whether w of the current model has been measured, so that the next step chooses an axis."""
         return bool(self.steps) and not self.steps[-1].axis

@@ -1,8 +1,8 @@
-"""How certain a bias or a sensitivity is, given the number of images behind it.
+"""How certain a bias or a sensitivity is, given the number of images behind it (docs/method.md).
 
-The shares of every prompt are drawn from their Dirichlet posterior, with a prior worth one image spread over the k
-attributes: a plain bootstrap would call 48 images of 48 certain. Drawn shares go through the arithmetic of
-`experiments.sensitivity`. The same counts always give the same result, whatever else is in a table.
+The shares of every prompt are drawn from their Dirichlet posterior. Its prior is worth one image, spread over the k
+attributes; without it, as in a plain bootstrap, 48 images of 48 would count as certain. The drawn shares go through the
+arithmetic of `experiments.sensitivity`. The same counts always give the same result, whatever else is in a table.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
-DRAWS = 1000  #: draws behind a figure; from another seed an interval would differ by about 2 % of its width
-LEVEL = 0.95  #: probability with which an interval holds the true value
-Z = 1.96  #: standard errors on either side of a normal value that hold it with that probability
+DRAWS = 1000  #: draws behind a figure; with another seed, an interval would differ by about 2 % of its width
+LEVEL = 0.95  #: the probability with which an interval contains the true value
+Z = 1.96  #: half the width of that interval, in standard errors of a normal distribution
 _SEED = 0
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Standard error and bounds of one value; all NaN where the value is undefined."""
+    """The standard error and the bounds of one value; all are NaN if the value is undefined."""
 
     se: float
     low: float
@@ -47,12 +47,12 @@ class Interval:
 
 
 def is_significant(low: float, high: float) -> bool:
-    """Whether an interval leaves out 0: the one verdict on a value that everything shown and told goes by."""
+    """Whether an interval excludes 0. Every table, report and message uses this verdict on a value."""
     return low > 0 or high < 0
 
 
 def bias_errors(counts: PromptCounts, settings: AnalysisSettings) -> Floats:
-    """Standard error of w-bar of every axis, (n,), in the order of `counts.by_axis`; 0 where counts are exact."""
+    """The standard error of w-bar of every axis, (n,), in the order of `counts.by_axis`; 0 if counts are exact."""
     if counts.exact:
         return np.zeros(len(counts.by_axis))
     return np.array(
@@ -66,7 +66,7 @@ def sensitivity_intervals(
     """Intervals of IS for one intervention, axis by axis in the order of `initial.by_axis`.
 
     `values` (n,) are the estimates that the intervals belong to: a row of `Estimate.sensitivity`. In simulations with
-    48 images a prompt, 95 % intervals held the truth 92 to 100 times in 100.
+    48 images per prompt, 95 % intervals contained the true value 92 to 100 times in 100.
     """
     return [
         _interval(initial, intervention, axis, float(value), settings)
@@ -75,18 +75,18 @@ def sensitivity_intervals(
 
 
 def sensitivity_errors(
-    initial: PromptCounts, interventions: Sequence[PromptCounts], found: Estimate, settings: AnalysisSettings
+    initial: PromptCounts, interventions: Sequence[PromptCounts], estimated: Estimate, settings: AnalysisSettings
 ) -> Floats:
-    """Standard errors of `found.sensitivity`, (r, n)."""
+    """Standard errors of `estimated.sensitivity`, (r, n); the counts are those that it was estimated from."""
     rows = [
         sensitivity_intervals(initial, counts, values, settings)
-        for counts, values in zip(interventions, found.sensitivity, strict=True)
+        for counts, values in zip(interventions, estimated.sensitivity, strict=True)
     ]
     return np.array([[interval.se for interval in row] for row in rows])
 
 
 def tau_error(errors: Floats, priority: Floats) -> float:
-    """Standard error of tau from those of w of the n axes and their priorities, the axes taken as independent."""
+    """The standard error of tau, from those of w (n,) and the priorities (n,); axes are taken as independent."""
     return float(np.sqrt(((priority * errors) ** 2).sum()))
 
 
@@ -100,7 +100,7 @@ def _interval(
     rng = np.random.default_rng(_SEED)
     draws = _bias_draws(initial, axis, settings, rng) - _bias_draws(intervention, axis, settings, rng)
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    # where the estimate is the largest that is possible, all draws can lie on one side of it
+    # if the estimate is the largest possible value, all draws can be on one side of it
     return Interval(float(draws.std()), float(min(low, value)), float(max(high, value)))
 
 

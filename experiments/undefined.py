@@ -1,4 +1,4 @@
-"""Why an entry of a matrix is undefined: in the same words for the terminal, the tables' summary and the report."""
+"""Why an entry of a matrix is undefined, in the same words for the terminal, the tables' summary and the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["CellCount", "why_undefined"]
 
 @dataclass(frozen=True)
 class CellCount:
-    """Images of one cell: `asked` were looked at, `dropped` of them count nowhere, `answered` show the target axis."""
+    """Images of one cell: `asked` were looked at, `dropped` of them count nowhere, `answered` count for the target."""
 
     source_axis: str
     source_value: str
@@ -22,15 +22,15 @@ class CellCount:
 
 
 def why_undefined(target: str, cells: Iterable[CellCount]) -> str:
-    """What keeps IS on `target` from being defined: the cells behind it that have nothing; "" if none lacks any."""
+    """Why IS on `target` is undefined: `cells`, those behind it, that do not answer it. "" if every cell does."""
     return "; ".join(
-        f"{prompt_label(cell.source_axis, cell.source_value)}: {_lack(target, cell)}"
+        f"{prompt_label(cell.source_axis, cell.source_value)}: {_reason(target, cell)}"
         for cell in cells
         if not cell.answered
     )
 
 
-def _lack(target: str, cell: CellCount) -> str:
+def _reason(target: str, cell: CellCount) -> str:
     if not cell.asked:
         return "no images"
     if cell.dropped >= cell.asked:

@@ -1,6 +1,7 @@
-"""How a dataset that extends another merges with it; the rules are told in `experiments.dataset.load`.
+"""Merges a dataset with the one that it extends, by the rules in the docstring of `experiments.dataset.load`.
 
-Merging happens on the YAML trees, before they are read, so that a refusal still names the file and line of the part.
+The YAML trees are merged before they are read, so that an error message still names the file and line of the wrong
+part. Functions raise DatasetError.
 """
 
 from __future__ import annotations
@@ -15,65 +16,70 @@ _Entries = dict[str, tuple[yaml.Node, yaml.Node]]
 
 
 def merged(base: yaml.MappingNode, own: yaml.MappingNode) -> yaml.MappingNode:
-    """The tree of `own` on top of `base`; `extends` and `add_subjects` are used up. Raises DatasetError."""
-    under, over = entries(base, "the dataset"), entries(own, "the dataset")
-    del over["extends"]
-    under.pop("name", None)  # the inherited name would claim that this is the other dataset
-    result = under | over
-    if "add_subjects" in over:
-        result["subjects"] = _added_subjects(under, over)
+    """`own` on top of `base`, which it extends. The result has neither `extends` nor `add_subjects`."""
+    inherited, own_fields = entries(base, "the dataset"), entries(own, "the dataset")
+    del own_fields["extends"]
+    inherited.pop("name", None)  # with the inherited name, this dataset would claim to be the other one
+    result = inherited | own_fields
+    if "add_subjects" in own_fields:
+        result["subjects"] = _added_subjects(inherited, own_fields)
         del result["add_subjects"]
-    if "axes" in under:
-        axes = entries(under["axes"][1], "`axes`")
-        if "template" in over:
+    if "axes" in inherited:
+        axes = entries(inherited["axes"][1], "`axes`")
+        if "template" in own_fields:
             axes = {name: (key, _without_templates(name, axis)) for name, (key, axis) in axes.items()}
-        if "axes" in over:
-            for name, (key, axis) in entries(over["axes"][1], "`axes`").items():
+        if "axes" in own_fields:
+            for name, (key, axis) in entries(own_fields["axes"][1], "`axes`").items():
                 axes[name] = key, _merged_axis(name, axes[name][1], axis) if name in axes else axis
         result["axes"] = result["axes"][0], _mapping(axes, result["axes"][1])
     return _mapping(result, own)
 
 
-def _added_subjects(under: _Entries, over: _Entries) -> tuple[yaml.Node, yaml.Node]:
-    key, added = over["add_subjects"]
-    if "subjects" in over:
+def _added_subjects(inherited: _Entries, own: _Entries) -> tuple[yaml.Node, yaml.Node]:
+    """The entry `subjects`: the inherited subjects, then those of `add_subjects`."""
+    key, added = own["add_subjects"]
+    if "subjects" in own:
         fail(key, "`subjects` replaces the inherited list and `add_subjects` adds to it; give one of them")
     words(added, "`add_subjects`", "subject")
-    if "subjects" not in under:
+    if "subjects" not in inherited:
         fail(key, "there are no inherited subjects to add to; give `subjects`")
-    name, inherited = under["subjects"]
-    words(inherited, "`subjects`", "subject")
-    return name, yaml.SequenceNode("seq", [*inherited.value, *added.value], added.start_mark, added.end_mark)
+    name, subjects = inherited["subjects"]
+    words(subjects, "`subjects`", "subject")
+    return name, yaml.SequenceNode("seq", [*subjects.value, *added.value], added.start_mark, added.end_mark)
 
 
 def _merged_axis(name: str, base: yaml.Node, own: yaml.Node) -> yaml.MappingNode:
-    under, over = entries(base, f"axis '{name}'"), entries(own, f"axis '{name}'")
-    dropped = {"question": ("questions", "none"), "questions": ("question",)}
-    for key in over:
-        for other in dropped.get(key, ()):
-            under.pop(other, None)
-    if "attributes" in over:
-        _follow_attributes(name, under, over)
-    result = under | over
+    inherited, own_fields = entries(base, f"axis '{name}'"), entries(own, f"axis '{name}'")
+    replaced_by = {"question": ("questions", "none"), "questions": ("question",)}
+    for key in own_fields:
+        for replaced in replaced_by.get(key, ()):
+            inherited.pop(replaced, None)
+    if "attributes" in own_fields:
+        _drop_removed_attributes(name, inherited, own_fields)
+    result = inherited | own_fields
     for key in ("questions", "counterfactuals"):
-        if key in under and key in over:
+        if key in inherited and key in own_fields:
             what = f"`{key}` of axis '{name}'"
-            both = entries(under[key][1], what) | entries(over[key][1], what)
-            result[key] = over[key][0], _mapping(both, over[key][1])
+            by_attribute = entries(inherited[key][1], what) | entries(own_fields[key][1], what)
+            result[key] = own_fields[key][0], _mapping(by_attribute, own_fields[key][1])
     return _mapping(result, own)
 
 
-def _follow_attributes(name: str, under: _Entries, over: _Entries) -> None:
-    """Drop from `under` what belonged to attributes that are gone, and refuse a question that names other ones."""
+def _drop_removed_attributes(name: str, inherited: _Entries, own: _Entries) -> None:
+    """Remove the questions and counterfactuals of attributes that `own` no longer has from `inherited`.
+
+    Raises DatasetError if the axis would keep a question that names other attributes.
+    """
     what = f"`attributes` of axis '{name}'"
-    new = words(over["attributes"][1], what, "attribute")
-    if "question" in under and "question" not in over and set(new) != set(_attributes(under, what)):
-        fail(over["attributes"][0], f"axis '{name}' has new attributes but its old question; give it a `question`")
+    attributes = words(own["attributes"][1], what, "attribute")
+    if "question" in inherited and "question" not in own and set(attributes) != set(_attributes(inherited, what)):
+        fail(own["attributes"][0], f"axis '{name}' has new attributes but its old question; give it a `question`")
     for key in ("questions", "counterfactuals"):
-        if key in under:
-            node = under[key][1]
-            kept = {a: pair for a, pair in entries(node, f"`{key}` of axis '{name}'").items() if a in new}
-            under[key] = under[key][0], _mapping(kept, node)
+        if key in inherited:
+            node = inherited[key][1]
+            by_attribute = entries(node, f"`{key}` of axis '{name}'")
+            kept = {attribute: pair for attribute, pair in by_attribute.items() if attribute in attributes}
+            inherited[key] = inherited[key][0], _mapping(kept, node)
 
 
 def _attributes(axis: _Entries, what: str) -> tuple[str, ...]:
@@ -81,12 +87,15 @@ def _attributes(axis: _Entries, what: str) -> tuple[str, ...]:
 
 
 def _without_templates(name: str, axis: yaml.Node) -> yaml.MappingNode:
-    """The axis with its counterfactuals' templates dropped, where their words can make the prompt."""
+    """The axis without its counterfactuals' templates, so that their prompts are composed from their words.
+
+    Raises DatasetError for a counterfactual that has no words.
+    """
     what = f"axis '{name}'"
     fields = entries(axis, what)
     if "counterfactuals" in fields:
         key, node = fields["counterfactuals"]
-        bare: _Entries = {}
+        without_templates: _Entries = {}
         for attribute, (word, counterfactual) in entries(node, f"`counterfactuals` of {what}").items():
             parts = entries(counterfactual, f"counterfactual '{attribute}' of {what}")
             if "template" in parts and len(parts) == 1:
@@ -96,8 +105,8 @@ def _without_templates(name: str, axis: yaml.Node) -> yaml.MappingNode:
                     "this one has another `template`; give it an `adjective` or a `phrase`",
                 )
             parts.pop("template", None)
-            bare[attribute] = word, _mapping(parts, counterfactual)
-        fields["counterfactuals"] = key, _mapping(bare, node)
+            without_templates[attribute] = word, _mapping(parts, counterfactual)
+        fields["counterfactuals"] = key, _mapping(without_templates, node)
     return _mapping(fields, axis)
 
 

@@ -1,10 +1,8 @@
-"""Datasets: what is asked, read from YAML, refused with file and line when it contradicts itself.
-
-::
+"""Reads datasets from YAML. A dataset that contradicts itself is refused with file and line. The format::
 
     name: clinic                          # default: the file's name
     extends: occupation                   # optional: start from another dataset (a name, or a path beside this file)
-    verbatim: true                        # templates to the letter; false composes every prompt from its words
+    verbatim: true                        # use templates to the letter; false: compose every prompt from its words
     template: A photo of a {subject}      # the initial prompt
     person: Is there a person in the image (yes or no)?   # optional
     subjects: [nurse, doctor]
@@ -14,24 +12,24 @@
         question: What is the gender (male, female) of the person?    # or {text: ..., choices: [male, female]}
         counterfactuals:                  # one for each attribute, keyed by the attribute it states
           male: {template: "A photo of a male {subject}", adjective: male}     # adjective: words before the subject
-          female: {adjective: female}     # no template: the prompt is composed of the words, with the right a/an
+          female: {adjective: female}     # no template: the prompt is composed from the words, with the right a/an
       disability:                         # a composite axis: one yes/no question for each attribute but `none`
         attributes: [fit, blind]
         none: fit
         questions: {blind: Is this person blind (yes or no)?}
-        counterfactuals:                  # phrase: words after it; composed: the phrase once several axes are stated
+        counterfactuals:                  # phrase: words after it; composed: the phrase if several axes are stated
           fit: {phrase: who is fit}
           blind: {phrase: who is blind, composed: who cannot see}
 
 How a dataset that `extends` another merges with it:
 
-- a key replaces the same key (`name` is never inherited); axes merge by name, and within an axis `questions` and
-  `counterfactuals` by attribute;
-- `subjects` replaces the list, `add_subjects` adds to it;
-- `attributes` replaces the list: what belonged to an attribute that is gone goes with it, new ones need a
-  counterfactual, and the axis needs a new `question`;
-- `question` turns a composite axis into a plain one, `questions` the other way round;
-- a new `template` drops the inherited counterfactual templates: those prompts are composed of their words.
+- A key replaces the same key of the other dataset (`name` is never inherited). Axes merge by name; within an axis,
+  `questions` and `counterfactuals` merge by attribute.
+- `subjects` replaces the list of subjects; `add_subjects` adds to it.
+- `attributes` replaces the list of attributes. A removed attribute loses its question and its counterfactual. A new
+  attribute needs a counterfactual, and the axis needs a new `question`.
+- `question` turns a composite axis into a plain one; `questions` turns a plain axis into a composite one.
+- A new `template` drops the inherited counterfactual templates: those prompts are composed from their words.
 """
 
 from __future__ import annotations
@@ -55,8 +53,9 @@ DATASETS = Path(__file__).resolve().parents[2] / "configs" / "datasets"  #: the 
 def load_dataset(source: str | Path | Mapping[str, object], *, search: Sequence[Path] = ()) -> Dataset:
     """Read a dataset by name, by path or from an inline mapping.
 
-    A name is looked up in the folders of `search`, then among Seesaw's own. A path is a Path, or a string that ends in
-    .yaml or .yml; a relative one is tried as it is, then in `search`. Raises DatasetError.
+    A name is looked up in the folders of `search`, then among the datasets that ship with Seesaw. A path is a Path, or
+    a string that ends in .yaml or .yml; a relative path is tried as it is, then in the same folders. Raises
+    DatasetError.
 
     Example::
 
@@ -76,7 +75,7 @@ def load_dataset(source: str | Path | Mapping[str, object], *, search: Sequence[
 
 
 def _find(source: str | Path, folders: Sequence[Path]) -> Path:
-    """The file that `source` names. Raises DatasetError naming what is there instead."""
+    """The file that `source` names. Raises DatasetError, which suggests the nearest name, if there is none."""
     as_path = Path(source)
     if isinstance(source, Path) or as_path.suffix in {".yaml", ".yml"}:
         candidates = [as_path, *(folder / as_path for folder in folders)]
@@ -85,18 +84,21 @@ def _find(source: str | Path, folders: Sequence[Path]) -> Path:
     for candidate in candidates:
         if candidate.exists():
             return candidate
-    known = {p.stem for folder in folders if folder.is_dir() for p in folder.glob("*.y*ml")}
+    names = {path.stem for folder in folders if folder.is_dir() for path in folder.glob("*.y*ml")}
     if as_path.suffix:
-        raise DatasetError(f"there is no dataset file {source}{nearest(as_path.stem, known)}")
-    raise DatasetError(f"there is no dataset '{source}'{nearest(str(source), known)}")
+        raise DatasetError(f"there is no dataset file {source}{nearest(as_path.stem, names)}")
+    raise DatasetError(f"there is no dataset '{source}'{nearest(str(source), names)}")
 
 
 def _resolved(tree: yaml.MappingNode, folders: Sequence[Path], trail: tuple[Path, ...]) -> yaml.MappingNode:
-    """`tree` merged into the dataset that it extends, if any; `trail` are the files on the way here."""
-    own = entries(tree, "the dataset")
-    if "extends" not in own:
+    """`tree` merged into the dataset that it extends, if any.
+
+    `trail` lists the files that were read on the way to `tree`, so that a dataset that extends itself is refused.
+    """
+    fields = entries(tree, "the dataset")
+    if "extends" not in fields:
         return tree
-    node = own["extends"][1]
+    node = fields["extends"][1]
     name = text(node, "`extends`")
     beside = [trail[-1].parent] if trail else []
     try:

@@ -1,4 +1,4 @@
-"""What a dataset is once it has been read: subjects, axes, attributes, questions and counterfactuals."""
+"""A dataset in memory: subjects, axes, attributes, questions and counterfactuals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["Axis", "Counterfactual", "Dataset", "Question"]
 class Question:
     """One multiple-choice question to the VQA model.
 
-    `attribute` is what a yes stands for in a composite axis (disability); it is "" where the chosen word is the answer.
+    In a composite axis (disability), `attribute` is the attribute that the answer yes stands for. In all other
+    questions it is "": the chosen word is the answer.
     """
 
     text: str
@@ -24,10 +25,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """The prompt that states `attribute`, and the words it states it with.
+    """How a prompt states `attribute`.
 
-    `template` is the prompt to the letter ("" where the words alone make it). `adjective` goes before the subject and
-    `phrase` after it; `composed` takes the place of `phrase` once several axes are stated in one prompt.
+    `template` is the prompt to the letter, or "" if the prompt is composed from the words. `adjective` goes before the
+    subject and `phrase` after it. `composed` takes the place of `phrase` where one prompt states several axes.
     """
 
     attribute: str
@@ -42,7 +43,7 @@ class Axis:
     """A bias dimension with k attributes; `counterfactuals` follow the order of `attributes`.
 
     A plain axis has one question whose choices are the attributes. A composite axis has one yes/no question for
-    every attribute but `none`, which holds when all are answered no.
+    every attribute except `none`, which is the answer if all questions are answered no.
     """
 
     name: str
@@ -60,7 +61,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Everything that is asked of a model and of VQA. `person` is None where images are not asked for a person."""
+    """Everything that a TTI model and VQA are asked.
+
+    `person` is the question whether an image shows a person. If it is None, VQA is not asked, and every image counts.
+    """
 
     name: str
     template: str
@@ -77,7 +81,7 @@ class Dataset:
         raise ConfigError(f"dataset '{self.name}' has no axis '{name}'{nearest(name, (a.name for a in self.axes))}")
 
     def to_mapping(self) -> dict[str, object]:
-        """The dataset as plain data, in the form that `load_dataset` reads; nothing of it lies elsewhere."""
+        """The dataset as plain data, in the form that `load_dataset` reads. It is complete: it extends no dataset."""
         plain: dict[str, object] = {
             "name": self.name,
             "template": self.template,
@@ -90,24 +94,25 @@ class Dataset:
         return plain
 
     def select(self, subjects: Iterable[str] | None = None, axes: Iterable[str] | None = None) -> Dataset:
-        """The same dataset with these subjects and axes alone (None: all), in the dataset's order, not the caller's.
+        """The same dataset with only these subjects and axes (None: all), in the dataset's order, not the caller's.
 
         Raises ConfigError for unknown names and for an empty selection.
         """
-        chosen = _chosen(self.name, "subject", self.subjects, subjects)
-        kept = set(_chosen(self.name, "axis", tuple(a.name for a in self.axes), axes))
-        return replace(self, subjects=chosen, axes=tuple(a for a in self.axes if a.name in kept))
+        chosen_subjects = _chosen(self.name, "subject", self.subjects, subjects)
+        chosen_axes = _chosen(self.name, "axis", tuple(axis.name for axis in self.axes), axes)
+        return replace(self, subjects=chosen_subjects, axes=tuple(a for a in self.axes if a.name in chosen_axes))
 
 
-def _chosen(dataset: str, what: str, known: tuple[str, ...], wanted: Iterable[str] | None) -> tuple[str, ...]:
+def _chosen(dataset: str, kind: str, names: tuple[str, ...], wanted: Iterable[str] | None) -> tuple[str, ...]:
+    """The `wanted` of `names` (None: all), in their order; `kind` is what the names are of, for error messages."""
     if wanted is None:
-        return known
-    names = set(wanted)
-    if not names:
-        raise ConfigError(f"no {what} of dataset '{dataset}' is chosen; name one, or leave the key out for all")
-    for name in sorted(names - set(known)):
-        raise ConfigError(f"dataset '{dataset}' has no {what} '{name}'{nearest(name, known)}")
-    return tuple(name for name in known if name in names)
+        return names
+    chosen = set(wanted)
+    if not chosen:
+        raise ConfigError(f"no {kind} of dataset '{dataset}' is chosen; name one, or leave the key out for all")
+    for name in sorted(chosen - set(names)):
+        raise ConfigError(f"dataset '{dataset}' has no {kind} '{name}'{nearest(name, names)}")
+    return tuple(name for name in names if name in chosen)
 
 
 def _axis_mapping(axis: Axis) -> dict[str, object]:
@@ -117,8 +122,8 @@ def _axis_mapping(axis: Axis) -> dict[str, object]:
         plain["questions"] = {q.attribute: q.text for q in axis.questions}
     else:
         plain["question"] = axis.questions[0].text
-    said = ("template", "adjective", "phrase", "composed")
+    keys = ("template", "adjective", "phrase", "composed")
     plain["counterfactuals"] = {
-        c.attribute: {key: getattr(c, key) for key in said if getattr(c, key)} for c in axis.counterfactuals
+        c.attribute: {key: getattr(c, key) for key in keys if getattr(c, key)} for c in axis.counterfactuals
     }
     return plain

@@ -1,6 +1,7 @@
-"""YAML as a tree that knows its lines, so that a dataset is refused with file and line.
+"""YAML as a tree of nodes that know their lines, so that an error in a dataset is reported with file and line.
 
-Every word stays the word that was written: `yes`, `no`, `12` and `null` are text here, never booleans, numbers or None.
+Every scalar stays the text that was written: `yes`, `no`, `12` and `null` are text here, never booleans, numbers or
+None. Functions raise DatasetError.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ import yaml
 
 from seesaw.results.errors import DatasetError, nearest
 
-__all__ = ["entries", "fail", "read_tree", "sequence", "text", "tree_of", "truth", "words"]
+__all__ = ["boolean", "entries", "fail", "read_tree", "sequence", "text", "tree_of", "words"]
 
 _INLINE = yaml.Mark("inline dataset", 0, -1, -1, None, 0)
-_WORD, _OTHER = "tag:yaml.org,2002:str", "tag:yaml.org,2002:other"
+_TEXT, _OTHER = "tag:yaml.org,2002:str", "tag:yaml.org,2002:other"
 
 
 def fail(node: yaml.Node, message: str) -> NoReturn:
-    """Raise DatasetError naming the file and line of `node` (an inline dataset has neither)."""
+    """Raise DatasetError, which names the file and line of `node` (an inline dataset has neither)."""
     mark = node.start_mark
     place = mark.name if mark.line < 0 else f"{mark.name}:{mark.line + 1}"
     raise DatasetError(f"{place}: {message}")
 
 
 def read_tree(path: Path) -> yaml.MappingNode:
-    """The tree of one YAML file. Raises DatasetError for what cannot be read as one mapping in UTF-8."""
+    """The tree of one YAML file. Raises DatasetError if the file cannot be read as one mapping in UTF-8."""
     if path.is_dir():
         raise DatasetError(f"{path}: is a directory; a dataset is one YAML file")
     try:
@@ -57,7 +58,7 @@ def read_tree(path: Path) -> yaml.MappingNode:
 
 
 def tree_of(value: Mapping[str, object]) -> yaml.MappingNode:
-    """The tree of a mapping that was written inline in a config; its places have no lines."""
+    """The tree of a mapping that was written inline in a config; its nodes have no lines."""
     node = _node_of(value)
     assert isinstance(node, yaml.MappingNode)
     return node
@@ -70,14 +71,14 @@ def _node_of(value: object) -> yaml.Node:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return yaml.SequenceNode("seq", [_node_of(item) for item in value], _INLINE, _INLINE)
     if isinstance(value, str):
-        return yaml.ScalarNode(_WORD, value, _INLINE, _INLINE)
+        return yaml.ScalarNode(_TEXT, value, _INLINE, _INLINE)
     if value is None:
-        return yaml.ScalarNode(_WORD, "", _INLINE, _INLINE)
+        return yaml.ScalarNode(_TEXT, "", _INLINE, _INLINE)
     return yaml.ScalarNode(_OTHER, str(value), _INLINE, _INLINE)
 
 
 def text(node: yaml.Node, what: str) -> str:
-    """The word or sentence of a scalar; `what` names it in a refusal."""
+    """The text of a scalar; `what` names the scalar in error messages."""
     if not isinstance(node, yaml.ScalarNode):
         fail(node, f"{what} must be text, not a {_kind(node)}")
     if node.tag == _OTHER:
@@ -89,8 +90,8 @@ def text(node: yaml.Node, what: str) -> str:
     return str(node.value)
 
 
-def truth(node: yaml.Node, what: str) -> bool:
-    """A scalar that says true or false, in any of YAML's words for it."""
+def boolean(node: yaml.Node, what: str) -> bool:
+    """Whether a scalar is true or false, in any of YAML's words for the two."""
     word = node.value.lower() if isinstance(node, yaml.ScalarNode) else ""
     if word not in {"true", "yes", "on", "false", "no", "off"}:
         fail(node, f"{what} must be true or false")
@@ -104,39 +105,43 @@ def sequence(node: yaml.Node, what: str) -> list[yaml.Node]:
     return list(node.value)
 
 
-def words(node: yaml.Node, what: str, each: str) -> tuple[str, ...]:
-    """A list of words, none of them twice; `each` names one of them in a refusal."""
-    found: dict[str, yaml.Node] = {}
+def words(node: yaml.Node, what: str, item_name: str) -> tuple[str, ...]:
+    """The words of a list. A word that is listed twice is an error; `item_name` is what one word is called there."""
+    items: dict[str, yaml.Node] = {}
     for item in sequence(node, what):
-        word = text(item, each)
-        if word in found:
-            fail(item, f"{each} '{word}' is listed twice{_first(found[word], item)}")
-        found[word] = item
-    return tuple(found)
+        word = text(item, item_name)
+        if word in items:
+            fail(item, f"{item_name} '{word}' is listed twice{_first_place(items[word], item)}")
+        items[word] = item
+    return tuple(items)
 
 
-def entries(node: yaml.Node, what: str, known: Iterable[str] | None = None) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-    """The key and value nodes of a mapping by key. Refuses a key that is there twice or, given `known`, unknown."""
+def entries(node: yaml.Node, what: str, allowed: Iterable[str] | None = None) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    """The key and value nodes of a mapping, by key.
+
+    A key that occurs twice is an error. If `allowed` is given, so is a key that is not in it.
+    """
     if not isinstance(node, yaml.MappingNode):
         fail(node, f"{what} must be a mapping, not {'text' if isinstance(node, yaml.ScalarNode) else 'a list'}")
-    found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+    by_key: dict[str, tuple[yaml.Node, yaml.Node]] = {}
     for key, value in node.value:
         word = text(key, f"a key of {what}")
-        if word in found:
-            fail(key, f"{what} has '{word}' twice{_first(found[word][0], key)}")
-        if known is not None and word not in known:
-            fail(key, f"{what} has no key '{word}'{nearest(word, known)}")
-        found[word] = key, value
-    return found
+        if word in by_key:
+            fail(key, f"{what} has '{word}' twice{_first_place(by_key[word][0], key)}")
+        if allowed is not None and word not in allowed:
+            fail(key, f"{what} has no key '{word}'{nearest(word, allowed)}")
+        by_key[word] = key, value
+    return by_key
 
 
 def _kind(node: yaml.Node) -> str:
     return "list" if isinstance(node, yaml.SequenceNode) else "mapping"
 
 
-def _first(node: yaml.Node, again: yaml.Node) -> str:
-    mark = node.start_mark
+def _first_place(first: yaml.Node, second: yaml.Node) -> str:
+    """Where a word that occurs twice was first, for an error at `second`."""
+    mark = first.start_mark
     if mark.line < 0:
         return ""
-    elsewhere = f" of {mark.name}" if mark.name != again.start_mark.name else ""
-    return f" (first in line {mark.line + 1}{elsewhere})"
+    other_file = f" of {mark.name}" if mark.name != second.start_mark.name else ""
+    return f" (first in line {mark.line + 1}{other_file})"

@@ -9,7 +9,7 @@ from seesaw.experiments.analysis import Analysis
 from seesaw.experiments.answers import answer_rows
 from seesaw.experiments.lab import Lab, Observations
 from seesaw.experiments.sweep import sweep, withheld_images
-from seesaw.experiments.tally import Tally, tally_observed
+from seesaw.experiments.tally import Tally, tally_observations
 from seesaw.results.store.store import Store
 from seesaw.results.tables.schemas import ANSWERS, WITHHELD
 from seesaw.results.tables.write import table_of, write_both, write_rows
@@ -51,7 +51,7 @@ class SweepJob:
 
     def counted(self) -> Tally:
         """The counts of what was observed."""
-        return tally_observed(self._observed, self.experiment.dataset)
+        return tally_observations(self._observed, self.experiment.dataset)
 
     def write(self, events: Events) -> bool:
         experiment, path = self.experiment, self.experiment.run
@@ -59,7 +59,7 @@ class SweepJob:
         each = (answer_rows(model, experiment.dataset, [cell]) for model, cells in observed.items() for cell in cells)
         rows = write_rows(path / "answers.parquet", ANSWERS, each)
         write_both(path, "withheld", table_of(withheld_images(observed), WITHHELD))
-        counted = tally_observed(observed, experiment.dataset)
+        counted = tally_observations(observed, experiment.dataset)
         ambiguous = sum(sum(cell.answers.ambiguous) for cells in observed.values() for cell in cells if cell.answers)
         del observed  # millions of images, perhaps; the analysis needs the memory
         analysis = Analysis(counted, experiment.settings, rows)

@@ -18,7 +18,7 @@ from seesaw.experiments.prompts import prompts_of
 from seesaw.experiments.questionnaire import observations_of
 from seesaw.experiments.sensitivity import shares
 from seesaw.experiments.settings import AnalysisSettings, make_settings
-from seesaw.experiments.tally import tally, tally_observed
+from seesaw.experiments.tally import tally_answers, tally_observations
 from seesaw.results.errors import AnswersError, ConfigError
 from seesaw.results.tables.read_answers import read_answers
 from seesaw.results.tables.schemas import ANSWERS, DISTRIBUTIONS, MATRICES, UNCERTAINTY
@@ -228,8 +228,8 @@ def test_a_sweep_is_counted_as_the_rows_that_it_writes_are(tmp_path: Path) -> No
     rows = [answer_rows(model, dataset, [cell]) for model, cells in observed.items() for cell in cells]
     assert write_rows(tmp_path / "answers.parquet", ANSWERS, rows) == sum(table.num_rows for table in rows)
     assert pq.read_table(tmp_path / "answers.parquet") == pa.concat_tables(rows)
-    counted = tally_observed(observed, dataset)
-    again = tally(coded_answers(read_answers(tmp_path / "answers.parquet"), dataset), dataset)
+    counted = tally_observations(observed, dataset)
+    again = tally_answers(coded_answers(read_answers(tmp_path / "answers.parquet"), dataset), dataset)
     assert (counted.groups, counted.cells, counted.spans) == (again.groups, again.cells, again.spans)
     assert counted.dropped.any()
     for mine, theirs in ((counted.asked, again.asked), (counted.dropped, again.dropped)):
@@ -240,7 +240,7 @@ def test_a_sweep_is_counted_as_the_rows_that_it_writes_are(tmp_path: Path) -> No
 
 def test_a_cell_that_failed_counts_nothing_and_leaves_its_place() -> None:
     prompt = prompts_of(DATASET, "nurse")[0]
-    counted = tally_observed({"m": [observations_of(DATASET, prompt, [], 48, ["x"])]}, DATASET)
+    counted = tally_observations({"m": [observations_of(DATASET, prompt, [], 48, ["x"])]}, DATASET)
     assert not counted.asked.any()
     assert np.isnan(shares(counted.counts[DATASET.axes[0].name])).all()
     assert counted.groups == tuple(("m", subject) for subject in DATASET.subjects)
@@ -398,15 +398,15 @@ def test_settings_take_a_users_values() -> None:
         ({"metric": "nominall"}, "metric of axis 'gender' cannot be 'nominall'; did you mean 'nominal'"),
         (
             {"metric": {"gendr": "nominal"}},
-            "metric names no axis of dataset 'occupation': 'gendr'; did you mean 'gender'",
+            "metric: dataset 'occupation' has no axis 'gendr'; did you mean 'gender'",
         ),
         ({"metric": {"age": "ordnal"}}, "metric of axis 'age' cannot be 'ordnal'; did you mean 'ordinal'"),
-        ({"metric": 3}, "metric is 3; it is one word"),
-        ({"targets": "real"}, "targets is 'real'; it is 'uniform', or"),
-        ({"targets": ["gender"]}, r"targets is \['gender'\]; it is"),
-        ({"targets": {"gendr": "uniform"}}, "targets names no axis of dataset 'occupation': 'gendr'; did you mean"),
-        ({"targets": {"gender": "even"}}, "the target of axis 'gender' is 'even'; it is 'uniform', or shares"),
-        ({"targets": {"gender": {"man": 1}}}, "names no attribute of it: 'man'"),
+        ({"metric": 3}, "metric is 3; it must be one word"),
+        ({"targets": "real"}, "targets is 'real'; it must be 'uniform', or"),
+        ({"targets": ["gender"]}, r"targets is \['gender'\]; it must be"),
+        ({"targets": {"gendr": "uniform"}}, "targets: dataset 'occupation' has no axis 'gendr'; did you mean"),
+        ({"targets": {"gender": "even"}}, "the target of axis 'gender' is 'even'; it must be 'uniform', or shares"),
+        ({"targets": {"gender": {"man": 1}}}, "the target of axis 'gender': the axis has no attribute 'man'"),
         ({"targets": {"gender": {"male": 1}}}, "has no share for 'female'"),
         ({"targets": {"gender": [0.5, 0.4]}}, "sums to 0.9"),
         ({"targets": {"gender": [0.5]}}, "has 1 shares for its 2 attributes"),

@@ -1,4 +1,4 @@
-"""The occupation dataset is the paper's, datasets merge as told, and every contradiction is refused with its line."""
+"""The occupation dataset is the paper's, datasets merge by the rules, every contradiction is refused with its line."""
 
 from __future__ import annotations
 
@@ -193,11 +193,11 @@ REFUSED = [  # what is changed in GOOD, into what, the line and the message
     ("[short, tall]", "[short, short]", 6, "attribute 'short' is listed twice"),
     ("  glasses:\n    attributes", "  height:\n    attributes", 11, "`axes` has 'height' twice (first in line 5)"),
     ("tall: {template", "short: {template", 10, "`counterfactuals` of axis 'height' has 'short' twice"),
-    ("tall: {template", "tal: {template", 10, "names no attribute of it; did you mean 'tall'?"),
+    ("tall: {template", "tal: {template", 10, "axis 'height': the axis has no attribute 'tal'; did you mean 'tall'?"),
     ("a tall {subject}", "a short {subject}", 10, "'tall' of axis 'height' has the same prompt as 'short'"),
     ("a tall {subject}", "a {subject}", 10, "has the same prompt as the initial prompt"),
-    ("adjective: tall", "adjective: short", 10, "'tall' of axis 'height' says the same words as 'short'"),
-    ("with glasses}", "without glasses}", 18, "says the same words as 'bare'"),
+    ("adjective: tall", "adjective: short", 10, "'tall' of axis 'height' has the same words as 'short'"),
+    ("with glasses}", "without glasses}", 18, "has the same words as 'bare'"),
     (
         '      tall: {template: "A photo of a tall {subject}", adjective: tall}\n',
         "",
@@ -206,7 +206,7 @@ REFUSED = [  # what is changed in GOOD, into what, the line and the message
     ),
     ("[bare, glasses]", "[bare]", 12, "axis 'glasses' needs two attributes or more, not 1"),
     ("photo of a {subject}\n", "photo of a nurse\n", 1, "does not say where the {subject} goes"),
-    ("photo of a {subject}\n", "photo of a {subjct}\n", 1, "has the placeholder {subjct}; {subject} is the one"),
+    ("photo of a {subject}\n", "photo of a {subjct}\n", 1, "has the placeholder {subjct}; {subject} is the only one"),
     ("photo of a {subject}\n", "photo of a {subject:>9}\n", 1, "has the placeholder {subject:>9}"),
     ("photo of a {subject}\n", "photo of a {subject!r}\n", 1, "has the placeholder {subject!r}"),
     ("photo of a {subject}\n", '"photo of a {subject"\n', 1, "is not a template"),
@@ -236,9 +236,9 @@ REFUSED = [  # what is changed in GOOD, into what, the line and the message
         "none: bare",
         "none: bear",
         13,
-        "`none` of axis 'glasses' is 'bear', which is no attribute of it; did you mean 'bare'?",
+        "`none` of axis 'glasses' is 'bear', which is not an attribute of the axis; did you mean 'bare'?",
     ),
-    ("      glasses: {text", "      bare: {text", 15, "'bare' of axis 'glasses' holds when all are answered no"),
+    ("      glasses: {text", "      bare: {text", 15, "'bare' of axis 'glasses' holds if all are answered no"),
     ("    question: What", "    none: short\n    question: What", 7, "has one `question`, so no `none`"),
     ("    question: What is the height (short, tall) of the person?\n", "", 5, "needs either one `question` or"),
     ("[nurse, chef]", "nurse", 3, "`subjects` must be a list, not text"),

@@ -212,7 +212,7 @@ def one(problem: Problem, strategy=GREEDY, **how) -> State:
 
 
 def check_trajectory(problem: Problem, state: State) -> None:
-    """Every number and every choice of a greedy course is the brute force's."""
+    """Every number and every choice of a greedy trajectory is the brute force's."""
     assert len(set(state.mitigated)) == len(state.mitigated)
     for t, at in enumerate(state.steps):
         before = state.mitigated[:t]
@@ -265,7 +265,7 @@ def test_all_outcomes_occur_and_are_right(to_the_end):
     assert {state.outcome for _, state in to_the_end} == {"reached", "no_gain", "exhausted"}
 
 
-def test_max_steps_cuts_the_same_course_short(to_the_end):
+def test_max_steps_cuts_the_same_trajectory_short(to_the_end):
     pairs = [(problem, state) for problem, state in to_the_end if len(state.mitigated) > 2][:50]
     cut = solve(PromptSetObserver(AdapterLab(), Adapters()), [replace(problem, max_steps=2) for problem, _ in pairs])
     for (_, whole), short in zip(pairs, cut, strict=True):
@@ -314,7 +314,7 @@ def test_a_prediction_that_missed_is_an_alert():
     assert state.mitigated == ("age",)
     (alert,) = [a for a in state.steps[1].alerts if a.kind == "missed"]
     assert (alert.axis, alert.value) == ("age", pytest.approx(state.steps[0].gamma["age"]))
-    assert str(alert).startswith(f"tau is {alert.value:.3f} above what mitigating age was to give")
+    assert str(alert).startswith(f"tau is {alert.value:.3f} above its prediction for mitigating age")
 
 
 def test_a_mitigation_resumed_from_any_state_goes_the_same_way(to_the_end):

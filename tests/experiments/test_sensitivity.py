@@ -160,8 +160,8 @@ def test_tau_and_gamma_weigh_by_priority() -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ([0.5, 0.4], "the target of axis 'gender' sums to 0.9; shares sum to 1"),
-        ([1.5, -0.5], "gives 'male' 1.5; a share is between 0 and 1"),
+        ([0.5, 0.4], "the target of axis 'gender' sums to 0.9; shares must sum to 1"),
+        ([1.5, -0.5], "gives 'male' 1.5; a share must be between 0 and 1"),
         ([np.nan, 1], "gives 'male' nan"),
         ([1.0], "has 1 shares for its 2 attributes \\(male, female\\)"),
         ([[0.5, 0.5]], "has 2 shares"),

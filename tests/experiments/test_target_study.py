@@ -16,7 +16,7 @@ from seesaw.experiments.exact import ExactLab, exact_matrices
 from seesaw.experiments.lab import Observations
 from seesaw.experiments.prompts import initial_prompt, prompts_of
 from seesaw.experiments.settings import make_settings
-from seesaw.experiments.tally import tally
+from seesaw.experiments.tally import tally_answers
 from seesaw.experiments.target_study import (
     Targets,
     flip_summary,
@@ -45,7 +45,7 @@ def cell(source: str, value: str, axis: str, answers: dict[str, int], model: str
 
 def flips_of(answers: pd.DataFrame, settings, targets: Targets) -> pd.DataFrame:
     """`flips` of the sweep that `answers` are."""
-    return flips(tally(coded_answers(answers, settings.dataset), settings.dataset), settings, targets)
+    return flips(tally_answers(coded_answers(answers, settings.dataset), settings.dataset), settings, targets)
 
 
 def table(*cells: list) -> pd.DataFrame:
@@ -191,7 +191,7 @@ def test_axes_without_a_target_have_no_rows_and_cells_that_are_lacking_are_undef
     assert found["flipped"].tolist() == [False, False]
     assert flip_summary(found).iloc[0, :4].tolist() == ["m", 1, 0, 0.0]
     assert flip_summary(found).iloc[0, 4:7].tolist() == ["", "", ""]
-    with pytest.raises(ConfigError, match=r"D\* is about announcer, and the answers are about others"):
+    with pytest.raises(ConfigError, match=r"D\* is about announcer, but the answers are about other subjects or axes"):
         flips_of(sweep, make_settings(DATASET), Targets({"announcer": {"gender": np.array([0.5, 0.5])}}))
 
 
@@ -306,10 +306,10 @@ HEAD, GENDER = "subject,axis,attribute,share\n", ",gender,male,0.5\n,gender,fema
         (HEAD + ",gendr,male,1\n", "line 2: dataset 'occupation' has no axis 'gendr'; did you mean 'gender'"),
         (HEAD + ",gender,mal,1\n", "line 2: axis 'gender' has no attribute 'mal'; did you mean 'male'"),
         (HEAD + ",gender,,1\n", "line 2: axis 'gender' has no attribute ''"),
-        (HEAD + ",gender,male,half\n", "line 2: share is 'half'; it is a number between 0 and 1"),
-        (HEAD + ",gender,male,\n", "line 2: share is ''; it is a number"),
-        (HEAD + ",gender,male,nan\n", "line 2: share is nan; it is between 0 and 1"),
-        (HEAD + ",gender,male,50\n", "line 2: share is 50; it is between 0 and 1"),
+        (HEAD + ",gender,male,half\n", "line 2: share is 'half'; it must be a number between 0 and 1"),
+        (HEAD + ",gender,male,\n", "line 2: share is ''; it must be a number"),
+        (HEAD + ",gender,male,nan\n", "line 2: share is nan; it must be between 0 and 1"),
+        (HEAD + ",gender,male,50\n", "line 2: share is 50; it must be between 0 and 1"),
         (HEAD + ",gender,male,-0.1\n", "line 2: share is -0.1"),
         (HEAD + GENDER + ",gender,male,0.5\n", "line 4: 'male' of axis 'gender' has a share already"),
         (HEAD + "\n" + ",gender,male,1\n" + ",age,old,1\n", "line 3: axis 'gender' has no share for 'female'; give it"),
