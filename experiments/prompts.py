@@ -52,7 +52,13 @@ def counterfactual_prompts(dataset: Dataset, subject: str, axis: Axis | str) -> 
 
 
 def prompts_of(dataset: Dataset, subject: str) -> tuple[Prompt, ...]:
-    """Every prompt about `subject`: the initial one, then each axis' counterfactuals (1 + 26 of the paper's set)."""
+    """Every prompt about `subject`: the initial one, then each axis' counterfactuals (1 + 26 of the paper's set).
+
+    Example::
+
+        prompts = seesaw.prompts_of(seesaw.load_dataset("occupation"), "nurse")
+        [(prompt.source_axis, prompt.source_value, prompt.text) for prompt in prompts]
+    """
     return (
         initial_prompt(dataset, subject),
         *(prompt for axis in dataset.axes for prompt in counterfactual_prompts(dataset, subject, axis)),
@@ -62,10 +68,11 @@ def prompts_of(dataset: Dataset, subject: str) -> tuple[Prompt, ...]:
 def compose(dataset: Dataset, subject: str, stated: Mapping[str, str]) -> str:
     """The prompt that states the attributes `stated` (attribute by axis), whatever the order of the mapping.
 
-    If the dataset is `verbatim` and at most one axis is stated, this is a template of the dataset to the letter.
-    Otherwise it is the initial template with adjectives before and phrases after the subject, and with a or an by the
-    sound of what follows. Earlier axes of the dataset are closer to the subject, on either side ("old male nurse
-    working indoors dressed formally"). See docs/method.md, "Prompt modification".
+    If the dataset is `verbatim` and at most one axis is stated, this is a template of the dataset to the letter. So it
+    is for a single attribute that has a template but no words. Otherwise it is the initial template with adjectives
+    before and phrases after the subject, and with a or an by the sound of what follows. Earlier axes of the dataset are
+    closer to the subject, on either side ("old male nurse working indoors dressed formally"). See docs/method.md,
+    "Prompt modification".
 
     Raises ConfigError for an unknown axis or attribute, and for an attribute without words to combine with others.
     """

@@ -1,4 +1,4 @@
-"""Strategies: which axis is mitigated next. InterMit's is `greedy`; the others are what it is compared with."""
+"""Strategies: which axis is mitigated next. InterMit's is `greedy`; the others are baselines to compare it with."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ __all__ = ["ALL", "GREEDY", "OWN", "Strategy", "View", "random_order", "strategi
 
 @dataclass(frozen=True)
 class View:
-    """What is known when an axis is chosen; `axes` are the n axes of the dataset, in its order.
+    """What a strategy can choose an axis from; `axes` are the n axes of the dataset, in its order.
 
-    `priority` weighs the chosen axes, in the order the user wrote them; `w` (n,) is the bias of every axis; `gamma` the
-    gain of every candidate, empty unless the strategy looks at counterfactuals; `mitigated` in order of mitigation.
+    `priority` has the weights of the chosen axes, in the order in which the user wrote them. `w` (n,) is the bias of
+    every axis. `gamma` is the gain of every candidate; it is empty unless the strategy looks at counterfactuals.
+    `mitigated` has the axes that are mitigated already, in order of mitigation.
     """
 
     model: str
@@ -35,7 +36,11 @@ class View:
 
 @runtime_checkable
 class Strategy(Protocol):
-    """`looks`: the counterfactuals of candidates are observed. `stops`: at epsilon, not only once all is mitigated."""
+    """How the axis to mitigate next is chosen.
+
+    `looks`: the counterfactuals of all candidates are observed before each choice, which gives their gamma. `stops`:
+    the mitigation ends as soon as tau <= epsilon; without it, only when no candidate is left or at `max_steps`.
+    """
 
     @property
     def name(self) -> str: ...
@@ -45,17 +50,20 @@ class Strategy(Protocol):
     def stops(self) -> bool: ...
 
     def candidates(self, axes: Sequence[str], priority: Mapping[str, float]) -> tuple[str, ...]:
-        """The axes that may be mitigated at all, of the dataset's `axes`."""
+        """Those of the dataset's `axes` that may be mitigated at all. `priority` has the chosen axes."""
         ...
 
     def choose(self, view: View) -> str:
-        """The axis to mitigate next, of the candidates that are not mitigated (one at least); "" if none gains."""
+        """The axis to mitigate next: one of the candidates that are not mitigated yet, of which there is at least one.
+
+        "" if no axis gains, which ends the mitigation.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class _Greedy:
-    """InterMit (paper, algorithm 1): the largest gamma of all axes, chosen or not; the first axis wins a tie."""
+    """InterMit (the paper's algorithm 1): the axis, chosen or not, with the largest gamma; the first one wins a tie."""
 
     name: str = "greedy"
     looks: bool = True
@@ -70,7 +78,7 @@ class _Greedy:
 
 @dataclass(frozen=True)
 class _Own:
-    """The chosen axis with the largest w x priority; its effect on other axes is not looked at."""
+    """The chosen axis with the largest w x priority, whatever its effect on other axes."""
 
     name: str = "own"
     looks: bool = False
@@ -90,9 +98,10 @@ class _Own:
 
 @dataclass(frozen=True)
 class _InOrder:
-    """The chosen axes one after the other: as written (`all`, as ITI-GEN does, to the last), or in an order by `seed`.
+    """The chosen axes one after the other.
 
-    A random order depends on (seed, model, subject) alone, so a resumed mitigation has the same.
+    Without `seed`: in the order written, to the last (`all`, as ITI-GEN does). With `seed`: in a random order, which
+    depends on (seed, model, subject) alone, so that a resumed mitigation has the same order.
     """
 
     name: str
@@ -116,32 +125,33 @@ ALL: Strategy = _InOrder("all", stops=False)
 
 
 def random_order(seed: int) -> Strategy:
-    """The chosen axes in random order, drawn for every model and subject by `seed`."""
+    """The chosen axes in a random order, which `seed` decides for every model and subject."""
     return _InOrder("random", seed=seed)
 
 
 def strategies_of(names: object, seed: int, load: Callable[[str], Strategy] | None = None) -> list[Strategy]:
-    """Strategies by name, one or a list, none twice. Raises ConfigError for what is none.
+    """The strategies with these names (one name or a list), without duplicates. `seed` is that of `random`.
 
-    `load` makes the strategy of a name that is a class of the user's, `module:Class`.
+    `load` makes the strategy for a name that is a class of the user's, `module:Class`. Raises ConfigError for an
+    unknown name, and if two strategies have the same name.
     """
     listed = [names] if isinstance(names, str) else names
-    known = {strategy.name: strategy for strategy in (GREEDY, ALL, OWN, random_order(seed))}
+    by_name = {strategy.name: strategy for strategy in (GREEDY, ALL, OWN, random_order(seed))}
     if not isinstance(listed, Sequence) or not listed:
-        raise ConfigError(f"strategy is {names!r}; it is one of {', '.join(known)}, or a list of them")
+        raise ConfigError(f"strategy is {names!r}; it must be one of {', '.join(by_name)}, or a list of them")
     for name in dict.fromkeys(name for name in listed if isinstance(name, str) and ":" in name):
         own = load(name) if load else None
-        if own is not None and own.name in {strategy.name for strategy in known.values()}:
+        if own is not None and own.name in {strategy.name for strategy in by_name.values()}:
             raise ConfigError(f"strategy '{name}': its name is '{own.name}', and another strategy has that name")
         if own is not None:
-            known[name] = own
+            by_name[name] = own
     for name in listed:
-        if not isinstance(name, str) or name not in known:
-            raise ConfigError(f"strategy: there is none called '{name}'{nearest(str(name), known)}")
-    return [known[name] for name in dict.fromkeys(listed)]
+        if not isinstance(name, str) or name not in by_name:
+            raise ConfigError(f"there is no strategy '{name}'{nearest(str(name), by_name)}")
+    return [by_name[name] for name in dict.fromkeys(listed)]
 
 
 def _largest(gain: Mapping[str, float], axes: Sequence[str]) -> str:
-    """The first of `axes` whose gain is the largest, "" if that is not above zero."""
+    """The first of `axes` with the largest gain; "" if no gain is above 0."""
     best = max(gain.values(), default=0.0)
     return next((a for a in axes if a in gain and gain[a] >= best - TOLERANCE), "") if best > TOLERANCE else ""

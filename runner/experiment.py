@@ -254,7 +254,7 @@ def _priorities_of(config: Config, dataset: Dataset, search: Sequence[Path]) -> 
     path = next((folder / given for folder in search if (folder / given).is_file()), given)
     if path.suffix != ".csv" and not path.is_file():
         raise ConfigError(
-            f"priorities is '{given}'; it is 'draw', a mapping of axes to numbers, a list, or a .csv file"
+            f"priorities is '{given}'; it must be 'draw', a mapping of axes to numbers, a list, or a .csv file"
         )
     rows = read_priorities(path, dataset, config.normalize)
     return [{"subject": subject, "priority": priority} for subject, priority in rows], False

@@ -1,4 +1,4 @@
-"""What a command does between the claim of its run directory and the report: the part in which commands differ."""
+"""What a command does after it claimed its run directory and before the report: the part in which commands differ."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Job"]
 
 
 class Job(Protocol):
-    """What a command does. `files` are patterns of what it writes, `shown` says whether the report tells of them."""
+    """What a command does. `files` are patterns of the files that it writes; `shown`: the report shows them."""
 
     @property
     def experiment(self) -> Experiment:
-        """Whose run directory it is."""
+        """The experiment that the run directory belongs to."""
         ...
 
     @property
@@ -35,21 +35,21 @@ class Job(Protocol):
     def shown(self) -> bool: ...
 
     def identity(self) -> Mapping[str, Any]:
-        """What of the config, beside the experiment's fingerprint, its run directory is bound to."""
+        """The parts of the config, besides the experiment's fingerprint, that must stay the same in a run directory."""
         ...
 
     def is_cached(self, store: Store) -> bool:
-        """Whether the store holds all that a run which came to its end needs, as far as that can be told."""
+        """Whether the store holds everything that a finished run of this job needs, as far as is known beforehand."""
         ...
 
     def describe(self, plan: Plan) -> str:
-        """What it is about to do, in a line."""
+        """What the job is about to do, in one line."""
         ...
 
     async def observe(self, lab: Lab, events: Events) -> None:
-        """Observe all that it needs, and keep it. Raises what the Lab raises."""
+        """Observe everything that the job needs, and keep it for `write`. Raises what the Lab raises."""
         ...
 
     def write(self, events: Events) -> bool:
-        """Write the tables of what was observed into the run directory; whether all of it is defined."""
+        """Write the tables into the run directory. Returns whether everything in them is defined."""
         ...

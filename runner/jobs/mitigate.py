@@ -32,7 +32,7 @@ from seesaw.runner.plan import Plan, whole
 
 __all__ = ["MITIGATORS", "MitigateJob", "mitigator_identity", "mitigator_of"]
 
-#: Mitigators by name; `module:Class` is one too, made with (settings, images).
+#: Mitigators by name. `module:Class` names a user's own, which is made with (settings, images).
 MITIGATORS: Mapping[str, str] = {"pm": "seesaw.experiments.mitigators:PM"}
 
 
@@ -42,44 +42,48 @@ class MitigateJob:
     files = ("mitigation.parquet", "mitigation_matrices.*", "tables/*")
 
     def __init__(self, experiment: Experiment) -> None:
-        """Raises ConfigError for whatever is wrong with the keys of mitigate."""
+        """Raises ConfigError if a config key of `mitigate` has an invalid value."""
         config = experiment.config
         if config.max_steps is not None and config.max_steps < 1:
             raise ConfigError(
-                f"max_steps is {config.max_steps}; it is at least 1, or null for as many as there are axes"
+                f"max_steps is {config.max_steps}; it must be 1 or more, or null for as many as there are axes"
             )
         self.experiment = self.served = experiment
         self._settings = experiment.mitigation_settings
-        self._strategy_code: dict[str, str] = {}  # of the user's strategies, by their names
+        self._strategy_code: dict[str, str] = {}  # the code hash of the user's own strategies, by their names
         self._strategies = strategies_of(config.strategy, experiment.seed, self._users_strategy)
         self._assignments = experiment.assignments
         #: one mitigator for all cases with the same targets, so that they share their prompt sets
-        self._mitigators = {_key(each): mitigator_of(experiment, self._settings_of(each)) for each in self._assignments}
-        self._courses: list[tuple[Mitigation, State]] = []
+        self._mitigators = {
+            _targets_key(assignment): mitigator_of(experiment, self._settings_of(assignment))
+            for assignment in self._assignments
+        }
+        self._trajectories: list[tuple[Mitigation, State]] = []
 
     def identity(self) -> Mapping[str, Any]:
         config = self.experiment.config
         cases = {
-            f"{each.subject} on {each.model}, {strategy.name}, {each.name}": _digest(
-                each, self._strategy_code.get(strategy.name)
+            f"{assignment.subject} on {assignment.model}, {strategy.name}, {assignment.name}": _digest(
+                assignment, self._strategy_code.get(strategy.name)
             )
-            for each in self._assignments
+            for assignment in self._assignments
             for strategy in self._strategies
         }
-        how = {"intervention": self._settings.intervention, **mitigator_identity(self.experiment)}
-        return {"mitigation": {**how, "max_steps": config.max_steps, "cases": cases}}
+        method = {"intervention": self._settings.intervention, **mitigator_identity(self.experiment)}
+        return {"mitigation": {**method, "max_steps": config.max_steps, "cases": cases}}
 
     def is_cached(self, store: Store) -> bool:
-        return True  # what it needs beyond the sweep's cells, only its decisions say
+        return True  # only the decisions on the way tell what is needed beyond the sweep's cells
 
     def describe(self, plan: Plan) -> str:
-        models, subjects = ({getattr(each, what) for each in self._assignments} for what in ("model", "subject"))
+        models = {assignment.model for assignment in self._assignments}
+        subjects = {assignment.subject for assignment in self._assignments}
         number = len(self._assignments) * len(self._strategies)
         drawn = self.experiment.config.priorities in (None, "draw")
-        how = ", priorities drawn as the paper did" if drawn else ""
         return (
             f"{number:,} mitigations of {len(subjects)} subjects on {len(models)} models"
-            f" by {', '.join(strategy.name for strategy in self._strategies)}{how}"
+            f" by {', '.join(strategy.name for strategy in self._strategies)}"
+            + (", priorities drawn as the paper did" if drawn else "")
         )
 
     def mitigations(self, lab: Lab) -> list[Mitigation]:
@@ -88,26 +92,26 @@ class MitigateJob:
         max_steps = self.experiment.config.max_steps
         return [
             Mitigation(
-                each.name,
-                Problem(each.model, each.subject, each.priority, each.epsilon, max_steps),
+                assignment.name,
+                Problem(assignment.model, assignment.subject, assignment.priority, assignment.epsilon, max_steps),
                 strategy,
-                observers[_key(each)],
+                observers[_targets_key(assignment)],
             )
-            for each in self._assignments
+            for assignment in self._assignments
             for strategy in self._strategies
         ]
 
     async def observe(self, lab: Lab, events: Events) -> None:
         mitigations = self.mitigations(lab)
-        observers = {id(each.observer): each.observer for each in mitigations}.values()
+        observers = {id(mitigation.observer): mitigation.observer for mitigation in mitigations}.values()
         events.counts.mitigations = len(mitigations)
 
-        def on_step(each: Mitigation, state: State) -> None:
+        def on_step(mitigation: Mitigation, state: State) -> None:
             asked = sum((observer.asked for observer in observers), Counter[tuple[int, int]]())
             images = sum(prompts * whole(*key) for key, prompts in asked.items())
             last = state.steps[-1] if state.steps else None
             events.step(
-                _label(each),
+                _label(mitigation),
                 images,
                 axis=last.axis if last else "",
                 tau=[step.tau for step in state.steps],
@@ -117,35 +121,37 @@ class MitigateJob:
             )
 
         states = await mitigate_all(mitigations, on_step)
-        self._courses = list(zip(mitigations, states, strict=True))
+        self._trajectories = list(zip(mitigations, states, strict=True))
 
     def write(self, events: Events) -> bool:
         path, settings = self.experiment.run, self._settings
         schema = mitigation_schema(axis.name for axis in settings.dataset.axes)
-        table = table_of(mitigation_rows(self._courses, whole), schema, settings.about())
+        table = table_of(mitigation_rows(self._trajectories, whole), schema, settings.about())
         write_table(path / "mitigation.parquet", table)
-        matrices = table_of(matrix_rows(self._courses), MITIGATION_MATRICES, settings.about())
+        matrices = table_of(matrix_rows(self._trajectories), MITIGATION_MATRICES, settings.about())
         write_both(path, "mitigation_matrices", matrices)
         (path / "tables").mkdir(exist_ok=True)
         cases = cases_of(table)
         for sheet in sheets(cases):
             write_sheet(sheet, path / "tables")
-        told = comparison(cases) if len(self._strategies) > 1 else table1(cases)
-        for row in told.shown.to_dict("records"):
+        sheet = comparison(cases) if len(self._strategies) > 1 else table1(cases)
+        for row in sheet.shown.to_dict("records"):
             events.note("; ".join(f"{heading}: {value}" for heading, value in row.items() if value))
-        made, asked = events.counts.images_made, events.counts.images_asked
-        reused = max(0.0, 1 - made / max(1, asked))
+        images_made, images_asked = events.counts.images_made, events.counts.images_asked
+        reused = max(0.0, 1 - images_made / max(1, images_asked))
         events.note(
-            f"{made:,} images made; mitigations looked at {asked:,}, shared ones counted for each: {reused:.0%} reused"
+            f"{images_made:,} images made; mitigations looked at {images_asked:,}, "
+            f"with shared images counted once for each mitigation: {reused:.0%} reused"
         )
-        undefined = [(each, state) for each, state in self._courses if state.outcome == "undefined"]
-        for each, state in undefined[:_SHOWN]:
-            events.note(f"{_label(each)}: undefined: {state.reason}")
+        undefined = [(mitigation, state) for mitigation, state in self._trajectories if state.outcome == "undefined"]
+        for mitigation, state in undefined[:_SHOWN]:
+            events.note(f"{_label(mitigation)}: undefined: {state.reason}")
         if len(undefined) > _SHOWN:
             events.note(f"and {len(undefined) - _SHOWN:,} more are undefined; mitigation.parquet says why")
         return not undefined
 
     def _users_strategy(self, name: str) -> Strategy:
+        """The strategy of a user's class `module:Class`, made with the seed. Raises ConfigError if it is not one."""
         plugin, seed = find_plugin(name, {}, "strategy", self.experiment.search), self.experiment.seed
         try:
             strategy = plugin.load()(seed)
@@ -157,55 +163,57 @@ class MitigateJob:
             ) from error
         if not isinstance(strategy, Strategy) or not isinstance(strategy.name, str) or not strategy.name.isprintable():
             raise ConfigError(
-                f"strategy '{name}': its class has no 'name', 'looks', 'stops', 'candidates' and 'choose' as "
-                "seesaw.experiments.strategies.Strategy has them"
+                f"strategy '{name}': its class must have 'name', 'looks', 'stops', 'candidates' and 'choose', as in "
+                "seesaw.experiments.strategies.Strategy"
             )
         self._strategy_code[strategy.name] = plugin.identity()["code"]
         return strategy
 
-    def _settings_of(self, each: Assignment) -> AnalysisSettings:
-        """The experiment's settings, with the targets of the case's own in the place of its."""
-        if not each.targets:
+    def _settings_of(self, assignment: Assignment) -> AnalysisSettings:
+        """The experiment's settings, with the assignment's own targets in the place of the experiment's."""
+        if not assignment.targets:
             return self._settings
-        both = {**self._settings.targets, **each.targets}
-        return make_settings(self._settings.dataset, self._settings.metric, both, self._settings.intervention)
+        targets = {**self._settings.targets, **assignment.targets}
+        return make_settings(self._settings.dataset, self._settings.metric, targets, self._settings.intervention)
 
 
-_SHOWN = 20  # undefined mitigations that are worth a line each
+_SHOWN = 20  # so many undefined mitigations get a line each; more are only counted
 
 
-def _label(each: Mitigation) -> str:
-    model, subject, case, strategy = each.key
+def _label(mitigation: Mitigation) -> str:
+    model, subject, case, strategy = mitigation.key
     return f"{subject} on {model}, {strategy}, {case}"
 
 
 def mitigator_of(experiment: Experiment, settings: AnalysisSettings) -> Mitigator:
-    """The mitigator that the config names. Raises ConfigError for what is none."""
+    """The mitigator that the config names. Raises ConfigError if there is none, or if a user's own cannot be made."""
     name = experiment.config.mitigator
-    make = _mitigator(experiment).load()
+    make = _mitigator_plugin(experiment).load()
     try:
-        found: Mitigator = make(settings, experiment.images)
+        mitigator: Mitigator = make(settings, experiment.images)
     except Exception as error:
         if name in MITIGATORS:
             raise
         raise ConfigError(f"mitigator '{name}' cannot be made: {type(error).__name__}: {first_line(error)}") from error
-    return found
+    return mitigator
 
 
 def mitigator_identity(experiment: Experiment) -> dict[str, str]:
-    """The mitigator's name and, where it is the user's own, its code."""
-    return {"mitigator": experiment.config.mitigator, **_mitigator(experiment).identity()}
+    """The mitigator's name and, if it is the user's own, the hash of its code."""
+    return {"mitigator": experiment.config.mitigator, **_mitigator_plugin(experiment).identity()}
 
 
-def _mitigator(experiment: Experiment) -> Plugin:
+def _mitigator_plugin(experiment: Experiment) -> Plugin:
     return find_plugin(experiment.config.mitigator, MITIGATORS, "mitigator", experiment.search)
 
 
-def _key(each: Assignment) -> str:
-    return json.dumps(dict(each.targets), sort_keys=True, default=list)
+def _targets_key(assignment: Assignment) -> str:
+    """Equal for assignments with the same targets."""
+    return json.dumps(dict(assignment.targets), sort_keys=True, default=list)
 
 
-def _digest(each: Assignment, code: str | None) -> str:
-    """What a case depends on; `code` is that of a strategy of the user's."""
-    text = json.dumps([dict(each.priority), each.epsilon, _key(each), *([code] if code else [])])
+def _digest(assignment: Assignment, code: str | None) -> str:
+    """A hash of everything that a case depends on; `code` is the code hash of a user's own strategy."""
+    parts = [dict(assignment.priority), assignment.epsilon, _targets_key(assignment), *([code] if code else [])]
+    text = json.dumps(parts)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -26,13 +26,15 @@ __all__ = ["SingleMitigationsJob", "study_of"]
 
 
 class SingleMitigationsJob:
-    """Both studies are about the same effects, so they share their images and effects.parquet."""
+    """Both studies evaluate the same effects, so they share their images and effects.parquet."""
 
     shown = False
 
     def __init__(self, experiment: Experiment, name: str) -> None:
         if len(experiment.dataset.axes) < 2:
-            raise ConfigError(f"the study {name} is about what axes do to each other, and here is one; choose more")
+            raise ConfigError(
+                f"the study {name} is about the effects of axes on each other, but only one axis is chosen; choose more"
+            )
         self.experiment = self.served = experiment
         self._name, self._settings = name, experiment.mitigation_settings
         self._mitigator = mitigator_of(experiment, self._settings)
@@ -55,57 +57,60 @@ class SingleMitigationsJob:
 
     def write(self, events: Events) -> bool:
         path, about, effects = self.experiment.run, self._settings.about(), self._effects
-        study, schema, said = _STUDIES[self._name]
-        found = study(effects)
+        evaluate, schema, describe = _STUDIES[self._name]
+        results = evaluate(effects)
         for name, table in (
             ("effects", table_of(effects, EFFECTS, about)),
-            (self._name, table_of(found, schema, about)),
+            (self._name, table_of(results, schema, about)),
         ):
             write_both(path, name, table)
-        for line in said(found):
+        for line in describe(results):
             events.note(line)
         return not effects[["before", "after"]].isna().any(axis=None)
 
 
-def _validated(found: pd.DataFrame) -> list[str]:
+def _describe_validation(results: pd.DataFrame) -> list[str]:
     lines = []
-    for model in found["model"].unique():
-        mine = found[found["model"] == model]
-        every, others = (
-            f"{mine[name].mean():.3f} \N{PLUS-MINUS SIGN} {mine[name].sem():.3f}" for name in _CORRELATIONS
+    for model in results["model"].unique():
+        rows = results[results["model"] == model]
+        all_pairs, others = (
+            f"{rows[name].mean():.3f} \N{PLUS-MINUS SIGN} {rows[name].sem():.3f}" for name in _CORRELATIONS
         )
-        subjects = mine["correlation"].count()
+        subjects = rows["correlation"].count()
         lines.append(
-            f"{model}: IS before and after mitigation correlate at {every} in the mean of {subjects} subjects, "
-            f"{others} without what an axis does to itself; the paper: 0.95 with PM, 0.65 with ITI-GEN"
+            f"{model}: IS before and after mitigation correlate at {all_pairs} in the mean of {subjects} subjects, "
+            f"{others} without the effects of axes on themselves; the paper: 0.95 with PM, 0.65 with ITI-GEN"
         )
     return lines
 
 
-def _negative(found: pd.DataFrame) -> list[str]:
+def _describe_negatives(results: pd.DataFrame) -> list[str]:
     return [
-        f"{row['model']}: of {row['pairs']:,} effects on another axis {row['share']:.1%} made it worse, "
+        f"{row['model']}: of {row['pairs']:,} effects on another axis, {row['share']:.1%} made it worse, "
         f"{row['sure']:.1%} by more than sampling explains; the paper: 29.4 % with ITI-GEN"
-        for row in found.to_dict("records")
+        for row in results.to_dict("records")
     ]
 
 
 _CORRELATIONS = ("correlation", "others")
-#: By name: what it makes of the effects, the columns of that, and what it says of it.
+#: For each study: the function that evaluates the effects, the columns of its results, and the lines about them.
 _STUDIES: Mapping[
     str, tuple[Callable[[pd.DataFrame], pd.DataFrame], pa.Schema, Callable[[pd.DataFrame], list[str]]]
 ] = {
-    "validation": (validation, VALIDATION, _validated),
-    "negatives": (negatives, NEGATIVES, _negative),
+    "validation": (validation, VALIDATION, _describe_validation),
+    "negatives": (negatives, NEGATIVES, _describe_negatives),
 }
 
 
 def study_of(name: str, experiment: Experiment, real: str | None = None) -> Job:
-    """The job of a study by its name; `real` is for `target` alone. Raises ConfigError for an unknown study."""
+    """The job of the study `name`. `real`, where D* comes from, is for the study `target` alone.
+
+    Raises ConfigError for an unknown study, and for `real` with another study.
+    """
     if name == "target":
         return TargetJob(experiment, real)
     if name not in _STUDIES:
         raise ConfigError(f"no study '{name}'{nearest(name, [*_STUDIES, 'target'])}")
     if real is not None:
-        raise ConfigError(f"--real is of the study target, and this is '{name}'")
+        raise ConfigError(f"--real belongs to the study target, but this is the study {name}")
     return SingleMitigationsJob(experiment, name)

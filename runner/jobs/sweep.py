@@ -20,7 +20,7 @@ from seesaw.runner.plan import Plan, all_answered
 
 __all__ = ["SweepJob"]
 
-SHOWN = 20  #: warnings about the tables that are worth a line each
+SHOWN = 20  #: so many warnings about the tables get a line each; more are only counted
 
 
 class SweepJob:
@@ -49,30 +49,30 @@ class SweepJob:
         models = [model.name for model in experiment.models]
         self._observed = await sweep(lab, experiment.dataset, models, experiment.images)
 
-    def counted(self) -> Tally:
-        """The counts of what was observed."""
+    def tally(self) -> Tally:
+        """The counts of everything that was observed."""
         return tally_observations(self._observed, self.experiment.dataset)
 
     def write(self, events: Events) -> bool:
         experiment, path = self.experiment, self.experiment.run
         observed, self._observed = self._observed, {}
-        each = (answer_rows(model, experiment.dataset, [cell]) for model, cells in observed.items() for cell in cells)
-        rows = write_rows(path / "answers.parquet", ANSWERS, each)
+        tables = (answer_rows(model, experiment.dataset, [cell]) for model, cells in observed.items() for cell in cells)
+        rows = write_rows(path / "answers.parquet", ANSWERS, tables)
         write_both(path, "withheld", table_of(withheld_images(observed), WITHHELD))
-        counted = tally_observations(observed, experiment.dataset)
+        tally = tally_observations(observed, experiment.dataset)
         ambiguous = sum(sum(cell.answers.ambiguous) for cells in observed.values() for cell in cells if cell.answers)
-        del observed  # millions of images, perhaps; the analysis needs the memory
-        analysis = Analysis(counted, experiment.settings, rows)
+        del observed  # it may be about millions of images, and the analysis needs the memory
+        analysis = Analysis(tally, experiment.settings, rows)
         analysis.write(path)
         warnings = analysis.summary.warnings()
         write_truth(experiment)
         if ambiguous:
             warnings.append(
-                f"{ambiguous:,} images claimed several attributes of a composite axis; the likeliest counts"
+                f"{ambiguous:,} images have several attributes of a composite axis; only the likeliest counts"
             )
         for line in warnings[:SHOWN]:
             events.note(line)
         if len(warnings) > SHOWN:
             more = len(warnings) - SHOWN
-            events.note(f"and {more:,} more of this kind; NaN in matrices.parquet marks what is undefined")
+            events.note(f"and {more:,} more warnings; undefined entries are NaN in matrices.parquet")
         return True

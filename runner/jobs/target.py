@@ -1,4 +1,4 @@
-"""The job of `seesaw study target`: a sweep's IS with D* of real images in the place of its own targets."""
+"""The job of `seesaw study target`: the IS of a sweep with the D* of real images in the place of its own targets."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from seesaw.runner.plan import Plan, all_answered
 
 __all__ = ["TargetJob"]
 
-REAL = "real"  #: the model whose images are those of a folder
+REAL = "real"  #: the name of the model whose images are the real ones of a folder
 
 
 class TargetJob:
-    """D* comes from `real`: a folder of images, which the experiment's VLM is asked about, answers, or shares."""
+    """D* comes from `real`: a folder of images, about which the experiment's VLM is asked, or answers, or shares."""
 
     command = "study target"
     files = ("target.*", "flips.*")
     shown = False
 
     def __init__(self, experiment: Experiment, real: str | None) -> None:
-        """Raises ConfigError and AnswersError for what `real` has wrong."""
+        """Raises ConfigError or AnswersError if `real` is missing, cannot be read, or lacks a subject."""
         if real is None:
             raise ConfigError("the study of targets needs --real PATH: a folder of real images, answers, or shares")
         self.experiment = self.served = experiment
@@ -49,11 +49,11 @@ class TargetJob:
             settings = {"path": str(path), "template": experiment.dataset.template, "seed": experiment.seed}
             settings = FolderEngine.absolute(settings, [Path.cwd()])
             files = real_images(settings)
-            self._images = {s: len(files.get(spelt(s), ())) for s in experiment.dataset.subjects}
-            lacking = [subject for subject, number in self._images.items() if not number]
-            if lacking:
+            self._images = {subject: len(files.get(spelt(subject), ())) for subject in experiment.dataset.subjects}
+            missing = [subject for subject, number in self._images.items() if not number]
+            if missing:
                 raise ConfigError(
-                    f"'{real}' has no images of {', '.join(lacking)}; add '{real}/{lacking[0]}/', or leave them out "
+                    f"'{real}' has no images of {', '.join(missing)}; add '{real}/{missing[0]}/', or leave them out "
                     "with subjects=[...]"
                 )
             self.served = with_model(experiment, ModelConfig(REAL, "folder", settings))
@@ -62,10 +62,10 @@ class TargetJob:
         else:
             self._targets = read_targets(path, experiment.dataset)
         if self._targets is not None:
-            lacking = [subject for subject in experiment.dataset.subjects if subject not in self._targets.shares]
-            if lacking:
+            missing = [subject for subject in experiment.dataset.subjects if subject not in self._targets.shares]
+            if missing:
                 raise ConfigError(
-                    f"'{real}' says nothing about {', '.join(lacking)}; add rows, or leave them out with subjects=[...]"
+                    f"'{real}' has nothing about {', '.join(missing)}; add rows, or leave them out with subjects=[...]"
                 )
 
     def identity(self) -> Mapping[str, Any]:
@@ -96,26 +96,26 @@ class TargetJob:
     def write(self, events: Events) -> bool:
         path, settings = self.experiment.run, self.experiment.settings
         targets = observed_targets(self._cells) if self._targets is None else self._targets
-        found = flips(self._sweep.counted(), settings, targets)
+        entries = flips(self._sweep.tally(), settings, targets)
         tables = {
             "target": table_of(targets.frame(settings.dataset), TARGETS),
-            "flips": table_of(found, FLIPS, settings.about()),
+            "flips": table_of(entries, FLIPS, settings.about()),
         }
         for name, table in tables.items():
             write_both(path, name, table)
-        for row in flip_summary(found).itertuples(index=False):
-            entry = (
+        for row in flip_summary(entries).itertuples(index=False):
+            strongest = (
                 f"{row.subject}, {row.source_axis} on {row.target_axis}, {row.is_before:+.2f} to {row.is_after:+.2f}"
             )
             events.note(
                 f"{row.model}: {row.flipped:,} of {row.entries:,} entries change sign by more than sampling explains"
-                + (f" ({row.share:.1%}), most of all {entry}" if row.flipped else "")
+                + (f" ({row.share:.1%}), most of all {strongest}" if row.flipped else "")
             )
         return True
 
 
 def _has_answers(path: Path) -> bool:
-    """Whether a file is a table of answers, rather than one of shares."""
+    """Whether a file is a table of answers rather than one of shares."""
     if path.suffix != ".csv":
         return True
     try:

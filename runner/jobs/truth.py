@@ -1,4 +1,4 @@
-"""What a run should have measured: the exact IS of the worlds that its models draw from or were trained on."""
+"""The truth that a run should measure: the exact IS of the worlds that its models draw from or were trained on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from seesaw.actors.pictogram.codes import AXES, OCCUPATIONS
 from seesaw.actors.pictogram.world import WORLDS, World
-from seesaw.experiments.dataset.load import Axis
+from seesaw.experiments.dataset.model import Axis
 from seesaw.experiments.exact import Shares, exact_matrices
 from seesaw.results.tables.schemas import TRUTH
 from seesaw.results.tables.write import table_of, write_both
@@ -21,10 +21,10 @@ __all__ = ["write_truth"]
 
 
 def write_truth(experiment: Experiment) -> None:
-    """Write truth.parquet and truth.csv into the run directory; where no model has a truth, none is left there.
+    """Write truth.parquet and truth.csv into the run directory; remove them if no model has a known truth.
 
-    A world knows its own axes and attributes, in whatever order the dataset has them, and the occupations: entries
-    about a user's other axes, attributes and subjects are left out. Which world it was is in the table's metadata.
+    A world has its own axes, attributes and occupations; the dataset may list them in any order. Axes with other
+    attributes, other axes and other subjects are left out. The table's metadata names the world of every model.
     """
     if not experiment.truths:
         for kind in ("parquet", "csv"):
@@ -40,11 +40,11 @@ def write_truth(experiment: Experiment) -> None:
 
 
 def _shares(world: World, axes: Sequence[Axis]) -> Shares:
-    """The exact shares of `world`, their attributes in the order of `axes`."""
+    """The exact shares of `world`, with attributes in the order in which `axes` list them."""
     order = {axis.name: [AXES[axis.name].index(attribute) for attribute in axis.attributes] for axis in axes}
 
     def shares(text: str) -> Mapping[str, NDArray[np.float64]]:
         exact = world.shares(text)
-        return {name: exact[name][places] for name, places in order.items()}
+        return {name: exact[name][positions] for name, positions in order.items()}
 
     return shares

@@ -124,7 +124,7 @@ def test_changed_code_of_a_strategy_or_mitigator_is_another_experiment(seesaw, p
         ("mine:Greedy", "strategy 'mine:Greedy': its name is 'greedy', and another strategy has that name"),
         (
             "mine:Nothing",
-            "strategy 'mine:Nothing': its class has no 'name', 'looks', 'stops', 'candidates' and 'choose'",
+            "strategy 'mine:Nothing': its class must have 'name', 'looks', 'stops', 'candidates' and 'choose'",
         ),
         ("mine:Alphabt", "strategy 'mine:Alphabt': module 'mine' has no 'Alphabt'"),
         ("mine:Mine", "strategy 'mine:Mine' cannot be made: TypeError"),
