@@ -243,3 +243,68 @@ def verify(store: str, as_json: bool) -> int:
     from seesaw.runner.display.status import show_verify
 
     return show_verify(store, as_json)
+
+
+@main.command()
+@click.argument("path", default="seesaw.yaml")
+@click.option("--model", default="pictogram-sd", show_default=True, help="A shipped model, or a YAML file of one.")
+@click.option("--vqa", default="pictogram-vlm", show_default=True, help="The VLM that looks at the images.")
+@click.option("--subjects", "listed", metavar="FILE", help="Subjects of your own, one a line.")
+@_answerable
+def init(path: str, model: str, vqa: str, listed: str | None) -> None:
+    """Write a commented config to start from at PATH (seesaw.yaml)."""
+    from seesaw.runner.init import read_subjects, write_starter
+
+    write_starter(Path(path), model, vqa, read_subjects(Path(listed)) if listed else [])
+    say(f"{path} is written; read it, then: seesaw plan {path}")
+
+
+@main.command()
+@_json
+@_answerable
+def models(as_json: bool) -> None:
+    """List the shipped models: engine, memory, licence, and whether their weights are here."""
+    from seesaw.runner.display.catalog import show_models
+
+    show_models("models", as_json)
+
+
+@main.command()
+@_json
+@_answerable
+def vlms(as_json: bool) -> None:
+    """List the shipped VLMs: engine, memory, licence, and whether their weights are here."""
+    from seesaw.runner.display.catalog import show_models
+
+    show_models("vlms", as_json)
+
+
+@main.command()
+@_json
+@_answerable
+def datasets(as_json: bool) -> None:
+    """List the shipped datasets: subjects, axes and attributes."""
+    from seesaw.runner.display.catalog import show_datasets
+
+    show_datasets(as_json)
+
+
+@main.command()
+@_json
+@_answerable
+def doctor(as_json: bool) -> int:
+    """Say what this machine can run, and what is missing. Exit code 4 if not even the demo can run."""
+    from seesaw.runner.display.doctor import show_doctor
+
+    return show_doctor(as_json)
+
+
+@main.command(name="ls")
+@click.argument("folder", default="outputs", metavar="[DIR]")
+@_json
+@_answerable
+def list_runs(folder: str, as_json: bool) -> None:
+    """List the runs under DIR (outputs): state, age and size."""
+    from seesaw.runner.display.runs import show_runs
+
+    show_runs(Path(folder), as_json)
