@@ -1,6 +1,6 @@
-"""The science for a notebook: plain arguments, data frames in and out, and no event loop to think of.
+"""The science for a notebook: plain arguments, data frames in and out, no event loop.
 
-Each function is a thin form of one that the runner uses: `experiments.analysis.analyze`,
+Each function is a thin layer over one that the runner uses: `experiments.analysis.analyze`,
 `experiments.biasconnect.biasconnect` and `experiments.intermit.mitigate`. They are public as `seesaw.analyze`,
 `seesaw.biasconnect` and `seesaw.mitigate`.
 """
@@ -45,14 +45,16 @@ def analyze(
     targets: Mapping[str, object] | None = None,
     intervention: str = "uniform",
 ) -> Analysis:
-    """Distributions, IS matrices and their uncertainty from answers that anyone made; no models needed.
+    """Distributions, IS matrices and their uncertainty from answers of any origin; no models needed.
 
     `answers` has a row for every image and axis, with the columns model, subject, source_axis and source_value (both
     empty for images of the initial prompt), image, axis and answer; it may be the path of a Parquet or CSV file.
-    `axes` narrows the dataset down; `metric`, `targets` and `intervention` are as in a config. The result has the data
-    frames `distributions`, `matrices` and `uncertainty`, a `summary` of what is undefined and why, and `write(folder)`.
+    `axes` selects axes of the dataset (None: all); `metric`, `targets` and `intervention` are as in a config. The
+    result has the data frames `distributions`, `matrices` and `uncertainty`, a `summary` of what is undefined and why,
+    and `write(folder)`.
 
-    Raises AnswersError, which names the row, for a table that does not fit the dataset, and ConfigError for the rest.
+    Raises AnswersError, which names the row, if the table does not fit the dataset, and ConfigError or DatasetError for
+    the other arguments.
 
     Example::
 
@@ -67,10 +69,11 @@ def analyze(
 
 @dataclass(frozen=True, eq=False)
 class SubjectBias:
-    """What BiasConnect found for one subject on one model.
+    """The result of BiasConnect for one subject on one model.
 
-    `bias` is w-bar of every axis of the initial prompt, by axis. `matrix` is IS[x, y]: what intervening on the axis of
-    the row does to the axis of the column; above zero it comes nearer to its target, below zero it is tipped away.
+    `bias` is w-bar of every axis at the initial prompt, by axis. `matrix` is IS[x, y], the effect of intervening on the
+    axis of the row on the axis of the column. Above 0, the column's axis comes closer to its target; below 0, it moves
+    away from it.
     """
 
     model: str
@@ -90,9 +93,9 @@ def biasconnect(
     targets: Mapping[str, object] | None = None,
     intervention: str = "uniform",
 ) -> SubjectBias:
-    """BiasConnect (paper, section 3): the biases of one subject on one model, and its matrix of IS.
+    """BiasConnect (paper, section 3): the biases of one subject on one model, and its IS matrix.
 
-    Raises ConfigError for a subject, setting or model that is not known, and what the Lab raises.
+    Raises ConfigError for an unknown subject, setting or model, and what the Lab raises.
 
     Example::
 
@@ -115,13 +118,13 @@ def biasconnect(
 
 @dataclass(frozen=True, eq=False)
 class MitigatedSubject:
-    """How a mitigation of one subject on one model went.
+    """The trajectory of a mitigation of one subject on one model.
 
-    `steps` has a row for the model as it was and one for every axis that was mitigated, with the columns `axis` (the
-    one mitigated last, "" in the first row), `tau`, `tau_se`, `predicted` (tau as predicted before the step, NaN where
+    `steps` has a row for the model before any mitigation, and one after every mitigation. Its columns: `axis` (the one
+    mitigated last, "" in the first row), `tau`, `tau_se`, `predicted` (tau as predicted before the mitigation, NaN if
     the strategy predicts nothing) and `w_<axis>` for every axis. `outcome` is reached, no_gain, exhausted, max_steps or
-    undefined, and `reason` says why it is undefined. `matrices` has the candidates' IS as each step saw them, with an
-    axis to mitigate on each row; it is empty for a strategy that does not look at them.
+    undefined, and `reason` says why it is undefined. `matrices` has an IS matrix for every step that looked at
+    counterfactuals, with the candidate axes in rows; it is empty for a strategy that does not look at them.
     """
 
     model: str
@@ -159,10 +162,11 @@ def mitigate(
 ) -> MitigatedSubject:
     """InterMit (paper, algorithm 1) for one subject on one model, by prompt modification.
 
-    `priority` weighs the axes that matter and sums to 1, or is divided by its sum with `normalize`. `strategy` is
-    greedy (InterMit's), all, own or random (in an order drawn by `seed`); `max_steps=None` lets it mitigate every axis.
+    `priority` weighs the chosen axes and sums to 1; `normalize` divides it by its sum. `strategy` is greedy
+    (InterMit's), all, own or random (in an order drawn with `seed`). `max_steps` is the largest number of axes to
+    mitigate; None: all of them.
 
-    Raises ConfigError for what is not known or out of range, and what the Lab raises.
+    Raises ConfigError for an unknown name and a value out of range, and what the Lab raises.
 
     Example::
 
@@ -210,18 +214,21 @@ def _check_subject(dataset: Dataset, subject: str) -> None:
         raise ConfigError(f"dataset '{dataset.name}' has no subject '{subject}'{nearest(subject, dataset.subjects)}")
 
 
-def _finished(work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of `work`. A notebook has an event loop of its own, which cannot wait: there a thread does."""
+def _finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run `coroutine` to its end and return its result.
+
+    A notebook runs an event loop already, in which no second one can run; there the coroutine runs in another thread.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        return asyncio.run(coroutine)
     results: list[Result] = []
     errors: list[BaseException] = []
 
     def in_thread() -> None:
         try:
-            results.append(asyncio.run(work))
+            results.append(asyncio.run(coroutine))
         except BaseException as error:
             errors.append(error)
 

@@ -196,7 +196,7 @@ def _left_out(cells: pd.DataFrame) -> list[LeftOut]:
 
 
 def _compared(groups: Mapping[Group, Sequence[Finding]]) -> dict[Group, list[Finding]]:
-    """Of each group the entries that have both a measured and an exact value; groups without any are left out."""
+    """The entries of each group that have both a measured and an exact value; groups without any are left out."""
     compared = {
         group: [entry for entry in entries if not np.isnan(entry.value) and not np.isnan(entry.exact)]
         for group, entries in groups.items()
@@ -211,7 +211,7 @@ def _agreements(entries: Sequence[Finding]) -> tuple[Agreement, Agreement | None
 
 
 def _agreement(entries: Sequence[Finding]) -> Agreement:
-    """How the values of `entries`, one at least, agree with their exact values."""
+    """How the values of `entries` (at least one) agree with their exact values."""
     exact, measured = (np.array([getattr(entry, name) for entry in entries]) for name in ("exact", "value"))
     x, y = exact - exact.mean(), measured - measured.mean()
     return Agreement(

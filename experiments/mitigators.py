@@ -39,10 +39,11 @@ class PromptSet:
 
 
 class Mitigator(Protocol):
-    """A method that mitigates one axis after the other. A model is judged by `images` images or more (the paper's N).
+    """A way to mitigate one axis after the other.
 
-    Every method must depend on its arguments alone and return the same object for the same subject, set and axis, since
-    each prompt set is observed once.
+    `settings` has the dataset, the targets and the weights of counterfactuals. `images` is the paper's N: a model is
+    judged by N images or more. What `initial`, `counterfactuals` and `mitigate` return must depend on their arguments
+    alone and be the same object for the same subject, set and axis, since each prompt set is observed once.
     """
 
     @property

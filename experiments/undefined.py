@@ -22,7 +22,10 @@ class CellCount:
 
 
 def why_undefined(target: str, cells: Iterable[CellCount]) -> str:
-    """Why IS on `target` is undefined: `cells`, those behind it, that do not answer it. "" if every cell does."""
+    """The reason why an IS on `target` is undefined; "" if it is defined.
+
+    `cells` are all cells that the IS depends on. The reason lists those without an answer about `target`.
+    """
     return "; ".join(
         f"{prompt_label(cell.source_axis, cell.source_value)}: {_reason(target, cell)}"
         for cell in cells

@@ -37,6 +37,8 @@ MITIGATORS: Mapping[str, str] = {"pm": "seesaw.experiments.mitigators:PM"}
 
 
 class MitigateJob:
+    """Mitigates every assignment by every strategy, and writes their trajectories and the paper's tables."""
+
     command = "mitigate"
     shown = True
     files = ("mitigation.parquet", "mitigation_matrices.*", "tables/*")
@@ -177,7 +179,7 @@ class MitigateJob:
         return make_settings(self._settings.dataset, self._settings.metric, targets, self._settings.intervention)
 
 
-_SHOWN = 20  # so many undefined mitigations get a line each; more are only counted
+_SHOWN = 20  # this many undefined mitigations get a line each; further ones are only counted
 
 
 def _label(mitigation: Mitigation) -> str:

@@ -20,10 +20,12 @@ from seesaw.runner.plan import Plan, all_answered
 
 __all__ = ["SweepJob"]
 
-SHOWN = 20  #: so many warnings about the tables get a line each; more are only counted
+SHOWN = 20  #: this many warnings about the tables get a line each; further ones are only counted
 
 
 class SweepJob:
+    """Observes every cell, and writes the answers and the tables that follow from them."""
+
     command = "sweep"
     shown = True
     files = ("answers.parquet", "distributions.*", "matrices.*", "uncertainty.*", "withheld.*", "truth.*")

@@ -39,24 +39,25 @@ for prompt in (prompt for subject in dataset.subjects for prompt in prompts_of(d
 names = ["model", "subject", "source_axis", "source_value", "image", "axis", "answer"]
 analysis = analyze(pd.DataFrame(rows, columns=names), settings)
 
-async def courses():
+async def trajectories():
     observer = PromptSetObserver(lab, PM(settings, 48))
-    problems = [Problem(m, s, {"gender": 0.4, "age": 0.35, "emotion": 0.25}) for m in ("alder", "elm") for s in dataset.subjects]
+    priority = {"gender": 0.4, "age": 0.35, "emotion": 0.25}
+    problems = [Problem(m, s, priority) for m in ("alder", "elm") for s in dataset.subjects]
     states = [await mitigate(observer, problem) for problem in problems]
     return states, await single_mitigations(observer, ["alder", "elm"])
 
-states, effects = asyncio.run(courses())
-told = {
+states, effects = asyncio.run(trajectories())
+results = {
     "distributions": analysis.distributions.to_csv(), "matrices": analysis.matrices.to_csv(),
     "uncertainty": analysis.uncertainty.to_csv(), "mitigations": repr(states), "effects": effects.to_csv(),
     "validation": validation(effects).to_csv(), "negatives": negatives(effects).to_csv(),
     "exact": repr(asyncio.run(biasconnect(lab, "alder", "nurse", settings)).sensitivity.tolist()),
 }
-for name, text in told.items():
+for name, text in results.items():
     print(name, hashlib.sha256(text.encode()).hexdigest())
 """
 
-#: what a child is told to be: OpenBLAS' kernels, numpy's instruction sets, the C library's variants of exp, log and pow
+#: the processors that children imitate: OpenBLAS' kernels, numpy's instruction sets, the C library's exp, log and pow
 PROCESSORS = [
     {"OPENBLAS_CORETYPE": "Haswell"},
     {"OPENBLAS_CORETYPE": "SkylakeX"},
