@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -124,6 +125,8 @@ def coded_answers(answers: pd.DataFrame, dataset: Dataset, table_name: str = "th
     for name in _COLUMNS:
         if (codes[name] < 0).any():
             _fail(table_name, codes[name] < 0, f"'{name}' is empty")
+    for name in ("model", "subject"):
+        _refuse_variants(table_name, name, codes[name], words[name])
     axis, answer = _answers(table_name, dataset, codes, words)
     source = _sources(table_name, dataset, codes, words)
     models, model = _ordered(codes["model"], words["model"], ())
@@ -143,6 +146,21 @@ def coded_answers(answers: pd.DataFrame, dataset: Dataset, table_name: str = "th
         name, label = _first_value(answers, "axis", contradicted), _image_label(answers, contradicted)
         _fail(table_name, contradicted, f"{label} shows no person, yet answers axis '{name}'")
     return CodedAnswers(models, subjects, model, subject, source, axis, answer, image, no_person)
+
+
+def _refuse_variants(table_name: str, column: str, codes: Ints, words: Sequence[str]) -> None:
+    """Refuse two names that people read as one: each would count half of the images."""
+    first: dict[str, int] = {}
+    for number, word in enumerate(words):
+        alike = first.setdefault(" ".join(unicodedata.normalize("NFKC", word).casefold().split()), number)
+        if alike != number:
+            other = words[alike]
+            if unicodedata.normalize("NFC", word) == unicodedata.normalize("NFC", other):
+                how = "its Unicode form"
+            else:
+                how = "case" if "".join(word.split()).casefold() == "".join(other.split()).casefold() else "letters"
+                how = "white space" if "".join(word.split()) == "".join(other.split()) else how
+            _fail(table_name, codes == number, f"{column} {word!r} differs from {other!r} by {how} alone; use one name")
 
 
 def _answers(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Literal, get_args
 
 import numpy as np
@@ -148,6 +149,16 @@ def correlation(x: Floats, y: Floats) -> float:
     return float((x * y).sum() / math.sqrt((x**2).sum() * (y**2).sum()))
 
 
+def _rounding(shares: Floats) -> float:
+    """The rounding error that each of these shares may have, as written: just below half of the last decimal place.
+
+    A table of shares with two decimals or more may be rounded (0.333 three times). With one decimal, a sum that is not 1
+    is a slip: 0.5 and 0.4 are not two rounded shares that anybody would write.
+    """
+    decimals = max(-int(Decimal(repr(float(share))).as_tuple().exponent) for share in shares)
+    return max(0.4999 * 10.0**-decimals, ROUNDING) if decimals >= 2 else ROUNDING
+
+
 def check_target(target: ArrayLike, attributes: Sequence[str], axis: str) -> Floats:
     """`target` as (k,) shares that sum to one. Raises ConfigError unless it is a distribution over `attributes`."""
     shares = np.asarray(target, np.float64)
@@ -161,7 +172,7 @@ def check_target(target: ArrayLike, attributes: Sequence[str], axis: str) -> Flo
             raise ConfigError(
                 f"the target of axis '{axis}' gives '{attribute}' {share:g}; a share must be between 0 and 1"
             )
-    if abs(shares.sum() - 1) > ROUNDING * max(2, len(shares)) + 1e-9:
+    if abs(shares.sum() - 1) > _rounding(shares) * max(2, len(shares)):
         raise ConfigError(f"the target of axis '{axis}' sums to {shares.sum():g}; shares must sum to 1")
     # shares that sum to 1 stay bit-identical, so a target that is written and read again is the same target
     return shares if abs(shares.sum() - 1) < 1e-12 else np.asarray(shares / shares.sum(), np.float64)

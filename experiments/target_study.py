@@ -8,8 +8,10 @@ measured on real images, or read from a table. Real images are used for D* alone
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +33,10 @@ __all__ = ["Targets", "flip_summary", "flips", "observed_targets", "read_targets
 
 Shares = NDArray[np.float64]
 _ENTRY = ["model", "subject", "source_axis", "target_axis"]
-_COLUMNS = ("subject", "axis", "attribute", "share")
+_NAMES = ("subject", "axis", "attribute")
+_COLUMNS = (*_NAMES, "share")
+#: what a column of numbers may be called, and the largest number in it
+_UNITS = {"share": 1.0, "percent": 100.0, "count": math.inf}
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,9 @@ def real_targets(answers: pd.DataFrame, dataset: Dataset, model: str | None = No
     tally = tally_answers(coded_answers(answers, dataset), dataset)
     models = sorted({name for name, _ in tally.groups})
     if model is None and len(models) > 1:
-        raise AnswersError(f"the answers are about several models; name that of the real images: {', '.join(models)}")
+        raise AnswersError(
+            f"the answers are about several models ({', '.join(models)}); leave the rows of one in the file"
+        )
     model = models[0] if model is None and models else model
     if model not in models:
         raise AnswersError(f"the answers are not about a model '{model}'{nearest(str(model), models)}")
@@ -127,8 +134,9 @@ def _measured(counts: Mapping[str, Mapping[str, NDArray[np.integer] | Shares]], 
 def read_targets(path: str | Path, dataset: Dataset) -> Targets:
     """D* from a CSV file with a row for every attribute: columns axis, attribute, share and, optionally, subject.
 
-    A row without a subject is about all subjects, except those that have rows of their own for that axis. A column `n`,
-    which `Targets.frame` writes, is ignored.
+    A row without a subject is about all subjects, except those that have rows of their own for that axis. In the place
+    of `share` there may be `percent` or `count`, numbers of people or images. Shares and per cent may be rounded. A column
+    `n`, which `Targets.frame` writes, is ignored.
 
     Raises:
         ConfigError: the file cannot be read, a name is not in `dataset`, or the shares of an axis are not a
@@ -137,7 +145,8 @@ def read_targets(path: str | Path, dataset: Dataset) -> Targets:
     path = Path(path)
     by_axis: dict[tuple[str, str], dict[str, float]] = {}
     last_line: dict[tuple[str, str], int] = {}
-    for line, subject, axis, attribute, share in _rows(path, dataset):
+    unit, rows = _rows(path, dataset)
+    for line, subject, axis, attribute, share in rows:
         shares = by_axis.setdefault((subject, axis), {})
         if attribute in shares:
             raise ConfigError(f"{path}, line {line}: '{attribute}' of axis '{axis}' has a share already")
@@ -152,7 +161,7 @@ def read_targets(path: str | Path, dataset: Dataset) -> Targets:
             about = f" of '{subject}'" if subject else ""
             raise ConfigError(f"{place}: axis '{axis}'{about} has no share for '{missing[0]}'; give it one, or 0")
         try:
-            checked[subject, axis] = check_target([shares[attribute] for attribute in attributes], attributes, axis)
+            checked[subject, axis] = _distribution([shares[each] for each in attributes], attributes, axis, unit)
         except ConfigError as error:
             raise ConfigError(f"{place}: {error}") from None
     by_subject: dict[str, dict[str, Shares]] = {}
@@ -163,13 +172,23 @@ def read_targets(path: str | Path, dataset: Dataset) -> Targets:
     return Targets(by_subject)
 
 
-def _rows(path: Path, dataset: Dataset) -> Iterator[tuple[int, str, str, str, float]]:
-    """(line, subject, axis, attribute, share) of every row, its names those of `dataset`."""
+def _distribution(numbers: Sequence[float], attributes: Sequence[str], axis: str, unit: str) -> Shares:
+    """Shares, per cent or counts as a distribution. Raises ConfigError for numbers that make none."""
+    if unit == "count":
+        if not sum(numbers):
+            raise ConfigError(f"axis '{axis}' counts nobody, so it has no D*")
+        return np.asarray(observed_shares(numbers))
+    return check_target(numbers, attributes, axis)
+
+
+def _rows(path: Path, dataset: Dataset) -> tuple[str, list[tuple[int, str, str, str, float]]]:
+    """The unit of the numbers, and (line, subject, axis, attribute, number) of every row; per cent come as shares."""
+    rows = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True, skipinitialspace=True)
             names = [name.strip() for name in next(reader, [])]
-            _check_header(path, names)
+            unit = _check_header(path, names)
             for values in reader:
                 if not any(value.strip() for value in values):
                     continue
@@ -177,30 +196,40 @@ def _rows(path: Path, dataset: Dataset) -> Iterator[tuple[int, str, str, str, fl
                 if len(values) != len(names):
                     raise ConfigError(f"{place}: has {len(values)} fields for {len(names)} columns")
                 row = {name: value.strip() for name, value in zip(names, values, strict=True)}
-                yield reader.line_num, *_checked(place, row, dataset)
+                rows.append((reader.line_num, *_checked(place, row, unit, dataset)))
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a text file (UTF-8); expected CSV") from None
+        raise ConfigError(f"{path} is not a text file (UTF-8); save it as CSV UTF-8") from None
     except csv.Error as error:
         raise ConfigError(f"{path}, line {reader.line_num}: not valid CSV: {error}") from None
     except OSError as error:
         near = nearest(path.name, [p.name for p in path.parent.glob("*.csv")]) if not path.exists() else ""
         raise ConfigError(f"{path} cannot be read: {error.strerror}{near}") from None
+    return unit, rows
 
 
-def _check_header(path: Path, names: list[str]) -> None:
-    """Refuse unknown columns: with a misspelt `subject`, every subject would get what was meant for one."""
+def _check_header(path: Path, names: list[str]) -> str:
+    """The column of the numbers: share, percent or count.
+
+    Unknown columns are refused: with a misspelt `subject`, every subject would get what was meant for one.
+    """
     for name in names:
-        if name not in (*_COLUMNS, "n"):
-            raise ConfigError(f"{path}, line 1: unknown column '{name}'{nearest(name, _COLUMNS)}")
+        if name not in (*_NAMES, *_UNITS, "n"):
+            raise ConfigError(f"{path}, line 1: unknown column '{name}'{nearest(name, (*_NAMES, *_UNITS))}")
         if names.count(name) > 1:
             raise ConfigError(f"{path}, line 1: has two columns called '{name}'")
-    for name in _COLUMNS[1:]:
+    for name in _NAMES[1:]:
         if name not in names:
             raise ConfigError(f"{path}, line 1: has no column '{name}'; a table of D* has {', '.join(_COLUMNS)}")
+    units = [name for name in _UNITS if name in names]
+    if not units:
+        raise ConfigError(f"{path}, line 1: has no column 'share' (or percent, or count)")
+    if len(units) > 1:
+        raise ConfigError(f"{path}, line 1: has {' and '.join(units)}; give one column of numbers")
+    return units[0]
 
 
-def _checked(place: str, row: Mapping[str, str], dataset: Dataset) -> tuple[str, str, str, float]:
-    """Subject ("" for all), axis, attribute and share of a row; `place` opens the message of a ConfigError."""
+def _checked(place: str, row: Mapping[str, str], unit: str, dataset: Dataset) -> tuple[str, str, str, float]:
+    """Subject ("" for all), axis, attribute and number of a row; `place` opens the message of a ConfigError."""
     subject = row.get("subject", "")
     if subject and subject not in dataset.subjects:
         raise ConfigError(f"{place}: no subject '{subject}'{nearest(subject, dataset.subjects)}")
@@ -209,13 +238,15 @@ def _checked(place: str, row: Mapping[str, str], dataset: Dataset) -> tuple[str,
         axis.counterfactual(row["attribute"])
     except ConfigError as error:
         raise ConfigError(f"{place}: {error}") from None
+    most = _UNITS[unit]
     try:
-        share = float(row["share"])
+        number = float(row[unit])
     except ValueError:
-        raise ConfigError(f"{place}: share is '{row['share']}'; it must be a number between 0 and 1") from None
-    if not 0 <= share <= 1:
-        raise ConfigError(f"{place}: share is {share:g}; it must be between 0 and 1")
-    return subject, axis.name, row["attribute"], share
+        raise ConfigError(f"{place}: {unit} is '{row[unit]}'; it must be a number of at least 0") from None
+    if not 0 <= number <= most or math.isinf(number):
+        hint = "; numbers of people go into a column 'count', per cent into 'percent'" if unit == "share" else ""
+        raise ConfigError(f"{place}: {unit} is {number:g}; it must be between 0 and {most:g}{hint}")
+    return subject, axis.name, row["attribute"], float(Decimal(row[unit]) / 100) if unit == "percent" else number
 
 
 def with_targets(settings: AnalysisSettings, targets: Targets, subject: str) -> AnalysisSettings:

@@ -419,3 +419,22 @@ def test_settings_take_a_users_values() -> None:
 def test_settings_that_make_no_sense_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_settings(DATASET, **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("column", "first", "second", "how"),
+    [
+        ("subject", "nurse", "nurse ", "white space"),
+        ("subject", "nurse", "Nurse", "case"),
+        ("subject", "infirmi\u00e8re", "infirmie\u0300re", "its Unicode form"),
+        ("model", "sd 14", "sd  14", "white space"),
+        ("model", "SD14", "sd14", "case"),
+    ],
+)
+def test_two_names_that_people_read_as_one_are_refused_with_the_row(column, first, second, how) -> None:
+    """Each would be a row of the matrices with half of the images."""
+    rows = frame(cell("", "", "gender", {"male": 2}), cell("gender", "male", "gender", {"male": 2}))
+    rows[column] = [first, first, *[second] * (len(rows) - 2)]
+    with pytest.raises(AnswersError) as refused:
+        analyze(rows, make_settings(DATASET))
+    assert f"row 3: {column} {second!r} differs from {first!r} by {how} alone" in str(refused.value)

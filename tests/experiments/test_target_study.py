@@ -218,7 +218,7 @@ def test_only_initial_prompts_are_real():
 @pytest.mark.parametrize(
     ("answers", "dataset", "model", "message"),
     [
-        (pd.concat([REAL, SWEEP]), NURSE, None, "about several models; name that of the real images: m, real"),
+        (pd.concat([REAL, SWEEP]), NURSE, None, r"about several models \(m, real\); leave the rows of one in the file"),
         (REAL, NURSE, "reel", "not about a model 'reel'; did you mean 'real'"),
         (REAL, FEW, None, "model 'real': no valid image of 'chef', so it has no D.; add some, or leave"),
         (table(cell("", "", "gender", {"no": 4})), NURSE, None, "model 'm': no valid image of 'nurse', so"),
@@ -349,3 +349,37 @@ def test_five_models_and_the_papers_subjects_take_less_than_a_minute(tmp_path):
     assert time.process_time() - began < 60
     assert len(found) == 5 * 26 * 64
     assert flip_summary(found)["share"].between(0.01, 0.9).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "male"),
+    [
+        ("axis,attribute,share\nage,young,0.333\nage,middle,0.333\nage,old,0.333\ngender,male,0.118\n"
+         "gender,female,0.882\n", 0.118),
+        ("subject,axis,attribute,count\nnurse,gender,male,1604\nnurse,gender,female,12004\n", 1604 / 13608),
+        ("axis,attribute,percent\ngender,male,11.8\ngender,female,88.2\n", 0.118),
+    ],
+    ids=["rounded", "counts", "per cent"],
+)  # fmt: skip
+def test_shares_are_taken_rounded_as_counts_and_as_per_cent(tmp_path, text, male):
+    (tmp_path / "d.csv").write_text(text)
+    shares = read_targets(tmp_path / "d.csv", NURSE).shares["nurse"]
+    assert shares["gender"] == pytest.approx([male, 1 - male])
+    assert all(each.sum() == pytest.approx(1) for each in shares.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("axis,attribute,share\ngender,male,11.8\ngender,female,88.2\n", "per cent into 'percent'"),
+        ("axis,attribute,share\ngender,male,0.5\ngender,female,0.4\n", "sums to 0.9; shares must sum to 1"),
+        ("axis,attribute,share\ngender,male,0.50\ngender,female,0.45\n", "sums to 0.95"),
+        ("axis,attribute,count\ngender,male,0\ngender,female,0\n", "counts nobody"),
+        ("axis,attribute,share,count\ngender,male,0.5,1\n", "has share and count; give one column of numbers"),
+        ("axis,attribute,percent\ngender,male,118\n", "percent is 118; it must be between 0 and 100"),
+    ],
+)
+def test_numbers_that_are_no_shares_say_what_would_be_right(tmp_path, text, message):
+    (tmp_path / "d.csv").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_targets(tmp_path / "d.csv", NURSE)
