@@ -239,13 +239,14 @@ def _checked(place: str, row: Mapping[str, str], unit: str, dataset: Dataset) ->
     except ConfigError as error:
         raise ConfigError(f"{place}: {error}") from None
     most = _UNITS[unit]
+    bounds = f"between 0 and {most:g}" if most < math.inf else "of at least 0"
     try:
         number = float(row[unit])
     except ValueError:
-        raise ConfigError(f"{place}: {unit} is '{row[unit]}'; it must be a number of at least 0") from None
+        raise ConfigError(f"{place}: {unit} is '{row[unit]}'; it must be a number {bounds}") from None
     if not 0 <= number <= most or math.isinf(number):
         hint = "; numbers of people go into a column 'count', per cent into 'percent'" if unit == "share" else ""
-        raise ConfigError(f"{place}: {unit} is {number:g}; it must be between 0 and {most:g}{hint}")
+        raise ConfigError(f"{place}: {unit} is {number:g}; it must be {bounds}{hint}")
     return subject, axis.name, row["attribute"], float(Decimal(row[unit]) / 100) if unit == "percent" else number
 
 
