@@ -1,4 +1,4 @@
-# make demo: set up .venv and run the main job on embedded models
+# make demo: set up .venv and run a sweep and a mitigation on an embedded model
 # make test: set up .venv, then format, lint, types and all tests, as CI does
 # make fast: the same with the fast tests alone, about two minutes on two cores
 # make docs: build the documentation into outputs/site/
@@ -12,6 +12,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 demo: .venv/.ready
 	$(BIN)/seesaw sweep demo
+	$(BIN)/seesaw mitigate demo
 
 test: .venv/.ready lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
