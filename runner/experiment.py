@@ -164,7 +164,7 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
 
     Example::
 
-        experiment = seesaw.load_experiment("demo", ["images=16", "subjects=[nurse, chef]"])
+        experiment = seesaw.load_experiment("demo", ["images=16", "subjects=[police]"])
         experiment.dataset.subjects, [model.name for model in experiment.models]
     """
     config, search = load_config(source, overrides)
