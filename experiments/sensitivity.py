@@ -150,10 +150,10 @@ def correlation(x: Floats, y: Floats) -> float:
 
 
 def _rounding(shares: Floats) -> float:
-    """The rounding error that each of these shares may have, as written: just below half of the last decimal place.
+    """The rounding error that each of these shares may have: just below half of the last decimal place written.
 
-    A table of shares with two decimals or more may be rounded (0.333 three times). With one decimal, a sum that is not 1
-    is a slip: 0.5 and 0.4 are not two rounded shares that anybody would write.
+    Shares with two or more decimals may be rounded (0.333 three times). With one decimal, a sum other than 1 is taken
+    as a mistake: nobody would write 0.5 and 0.4 as two rounded shares.
     """
     decimals = max(-int(Decimal(repr(float(share))).as_tuple().exponent) for share in shares)
     return max(0.4999 * 10.0**-decimals, ROUNDING) if decimals >= 2 else ROUNDING

@@ -134,9 +134,9 @@ def _measured(counts: Mapping[str, Mapping[str, NDArray[np.integer] | Shares]], 
 def read_targets(path: str | Path, dataset: Dataset) -> Targets:
     """D* from a CSV file with a row for every attribute: columns axis, attribute, share and, optionally, subject.
 
-    A row without a subject is about all subjects, except those that have rows of their own for that axis. In the place
-    of `share` there may be `percent` or `count`, numbers of people or images. Shares and per cent may be rounded. A column
-    `n`, which `Targets.frame` writes, is ignored.
+    A row without a subject is about all subjects, except those that have rows of their own for that axis. The column
+    `share` may be replaced by `percent`, or by `count` (of people or images). Shares and per cent may be rounded. A
+    column `n`, which `Targets.frame` writes, is ignored.
 
     Raises:
         ConfigError: the file cannot be read, a name is not in `dataset`, or the shares of an axis are not a
@@ -161,7 +161,8 @@ def read_targets(path: str | Path, dataset: Dataset) -> Targets:
             about = f" of '{subject}'" if subject else ""
             raise ConfigError(f"{place}: axis '{axis}'{about} has no share for '{missing[0]}'; give it one, or 0")
         try:
-            checked[subject, axis] = _distribution([shares[each] for each in attributes], attributes, axis, unit)
+            numbers = [shares[attribute] for attribute in attributes]
+            checked[subject, axis] = _distribution(numbers, attributes, axis, unit)
         except ConfigError as error:
             raise ConfigError(f"{place}: {error}") from None
     by_subject: dict[str, dict[str, Shares]] = {}
@@ -173,10 +174,10 @@ def read_targets(path: str | Path, dataset: Dataset) -> Targets:
 
 
 def _distribution(numbers: Sequence[float], attributes: Sequence[str], axis: str, unit: str) -> Shares:
-    """Shares, per cent or counts as a distribution. Raises ConfigError for numbers that make none."""
+    """Shares, per cent or counts as a distribution, (k,). Raises ConfigError if they are not one."""
     if unit == "count":
         if not sum(numbers):
-            raise ConfigError(f"axis '{axis}' counts nobody, so it has no D*")
+            raise ConfigError(f"all counts of axis '{axis}' are 0, so it has no D*")
         return np.asarray(observed_shares(numbers))
     return check_target(numbers, attributes, axis)
 

@@ -374,7 +374,7 @@ def test_shares_are_taken_rounded_as_counts_and_as_per_cent(tmp_path, text, male
         ("axis,attribute,share\ngender,male,11.8\ngender,female,88.2\n", "per cent into 'percent'"),
         ("axis,attribute,share\ngender,male,0.5\ngender,female,0.4\n", "sums to 0.9; shares must sum to 1"),
         ("axis,attribute,share\ngender,male,0.50\ngender,female,0.45\n", "sums to 0.95"),
-        ("axis,attribute,count\ngender,male,0\ngender,female,0\n", "counts nobody"),
+        ("axis,attribute,count\ngender,male,0\ngender,female,0\n", "all counts of axis .gender. are 0"),
         ("axis,attribute,share,count\ngender,male,0.5,1\n", "has share and count; give one column of numbers"),
         ("axis,attribute,percent\ngender,male,118\n", "percent is 118; it must be between 0 and 100"),
     ],
