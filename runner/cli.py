@@ -24,12 +24,15 @@ __all__ = ["command", "main"]
 
 
 def command() -> NoReturn:
-    """What `seesaw` runs: `main`, and the end of its process with no more than its output written.
+    """What `seesaw` runs: `main`, in a process whose exit code is the one that `main` gave.
 
-    Python's own end is left out, which libraries do not survive each time: threads of Arrow's that still let go of what
-    they read end the process by SIGABRT, and Ray waits for a head that is lost. All that has to be closed is closed
-    where it was opened.
+    A command that has loaded Arrow or Ray ends by `os._exit` once its output is written. Python's own end of such a
+    process does not always give that exit code: a thread of Arrow's that still releases what it has read aborts the
+    process (SIGABRT), and Ray waits for a head that is lost. Which of them have threads by then cannot be known from
+    here, so every command that has loaded them is ended so; what must be closed is closed where it was opened. Other
+    commands (`--help`, a mistyped verb) end as Python programs do.
     """
+    _replace_closed_streams()
     code: object = 1
     try:
         main()
@@ -40,7 +43,21 @@ def command() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # its reader has gone
             stream.flush()
+    if sys.modules.keys().isdisjoint(("pyarrow", "ray")):
+        sys.exit(code if isinstance(code, int | None) else 1)
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def _replace_closed_streams() -> None:
+    """Let a stream that whoever started us has closed (`>&-`) lead to /dev/null.
+
+    All free descriptors below 3 are taken, so that no file which is opened later is written to in a stream's place.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 class _Verbs(click.Group):

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from seesaw.results.errors import ConfigError, nearest
-from seesaw.results.secrets import secret_in, without_secrets
+from seesaw.results.secrets import first_line, secret_in, without_secrets
 
 __all__ = [
     "CLIENT",
@@ -73,7 +73,7 @@ class Config:
     metric: Any = "nominal"
     targets: Any = None
     intervention: str | None = None  #: uniform for a sweep, target for a mitigation, where not said
-    priorities: Any = None  #: of mitigate, as the five keys below: `experiments.cases`
+    priorities: Any = None  #: of mitigate, as the five keys below: `seesaw.experiments.assignments`
     epsilon: Any = 0.35
     strategy: Any = "greedy"
     mitigator: str = "pm"
@@ -205,7 +205,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
         line = f", line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
     except (OmegaConfBaseException, ValueError, AssertionError) as error:
-        raise ConfigError(f"{path}: {_first_line(error)}") from None
+        raise ConfigError(f"{path}: {first_line(error)}") from None
     if not isinstance(loaded, DictConfig) or not loaded or list(loaded) == [text.strip()]:
         raise ConfigError(f"{path} is {'empty' if not text.strip() else 'no mapping of keys to values'}")
     return _plain(loaded, str(path))
@@ -227,7 +227,7 @@ def _overridden(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[
             merged = OmegaConf.merge(merged, OmegaConf.create(replicas))
         return _plain(merged, "overrides")
     except (OmegaConfBaseException, yaml.YAMLError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"overrides {' '.join(overrides)}: {_first_line(error)}") from None
+        raise ConfigError(f"overrides {' '.join(overrides)}: {first_line(error)}") from None
 
 
 def _replaced(key: str, value: Any, overrides: Sequence[str], given: DictConfig) -> bool:
@@ -252,7 +252,7 @@ def _plain(config: Any, where: str) -> Mapping[str, Any]:
     try:
         plain = cast(Mapping[str, Any], OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{where}: {_first_line(error)}") from None
+        raise ConfigError(f"{where}: {first_line(error)}") from None
     for key, value in plain.items():
         _check_words(f"{where}: {key}", [key, value])
     return plain
@@ -283,7 +283,7 @@ def _structured(schema: type[Schema], values: Mapping[str, Any], where: str) -> 
         return cast(Schema, OmegaConf.to_object(merged))
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None)
-        raise ConfigError(f"{where}: {f'{key}: ' if key else ''}{_first_line(error)}") from None
+        raise ConfigError(f"{where}: {f'{key}: ' if key else ''}{first_line(error)}") from None
 
 
 def _check_keys(schema: Any, values: Mapping[str, Any], where: str, prefix: str) -> None:
@@ -299,7 +299,3 @@ def _check_keys(schema: Any, values: Mapping[str, Any], where: str, prefix: str)
             _check_keys(type(nested), value, where, f"{prefix}{key}.")
         elif isinstance(value, bool) and known[key].type in ("int", "float", "int | None", "str", "str | None"):
             raise ConfigError(f"{where}: {prefix}{key} must be {str(known[key].type).split(' ')[0]}, got {value!r}")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -150,7 +150,7 @@ def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
     answered, problems = store.look(experiment.vlm.folder)
     axes, questions = len(experiment.dataset.axes), len(experiment.questionnaire.all)
     prompts = 1 + sum(len(axis.attributes) for axis in experiment.dataset.axes)
-    whole = BATCH * math.ceil(experiment.images / BATCH)
+    kept = whole(1, experiment.images)  # a cell of a sweep states one axis at most
     models, asks = [], 0
     for model in experiment.models:
         held, odd = store.look(model.folder)
@@ -175,7 +175,7 @@ def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
                 hours=(total - made) * BATCH * model.spec.seconds_per_image / 3600
                 if model.spec.seconds_per_image
                 else None,
-                disk_gb=cells * whole * model.spec.image_kb / 1e6 if model.spec.image_kb else None,
+                disk_gb=cells * kept * model.spec.image_kb / 1e6 if model.spec.image_kb else None,
             )
         )
     served: list[ModelConfig | VLMConfig] = [*(m.spec for m in experiment.models), experiment.vlm.spec]

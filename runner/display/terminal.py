@@ -18,6 +18,10 @@ class Console(console.Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"highlight": False, "emoji": False, **options})
 
+    def on_broken_pipe(self) -> None:
+        """Called while BrokenPipeError is handled. rich would end the process with code 1; a command ends with 0."""
+        raise
+
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text, lines=True), **options)
 

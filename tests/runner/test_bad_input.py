@@ -1,6 +1,11 @@
 """Bad input (exit code 2) and what a machine cannot do (4): one message, no traceback, nothing overwritten."""
 
+import os
+import subprocess
+
 import pytest
+
+from tests.conftest import SEESAW
 
 GOOD = """
 models: [{name: tti, engine: simulated}]
@@ -275,12 +280,54 @@ def test_a_model_that_does_not_fit_into_memory_is_found_before_work(model, vlm, 
     assert message in str(fault.value)
 
 
+ABORTS = "import atexit, os\natexit.register(os.abort)\n"
+
+
+@pytest.mark.parametrize(("command", "code"), [(("plan", "demo"), 0), (("plan", "dmo"), 2), (("verify", "store"), 2)])
+def test_what_libraries_do_when_python_ends_does_not_change_how_a_command_ends(seesaw, tmp_path, command, code):
+    """Seen: SIGABRT of `verify`, in a thread of Arrow's that let go of what it had read while Python ended."""
+    (tmp_path / "sitecustomize.py").write_text(ABORTS)
+    assert seesaw(*command, env={"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}).code == code
+
+
 @pytest.mark.parametrize(
     ("command", "code", "said"), [("--version", 0, "seesaw, version"), ("nonsense", 2, "no command")]
 )
-def test_what_libraries_do_when_python_ends_does_not_change_how_a_command_ends(seesaw, tmp_path, command, code, said):
-    """Seen: SIGABRT of `verify`, in a thread of Arrow's that let go of what it had read while Python ended."""
-    (tmp_path / "sitecustomize.py").write_text("import atexit, os\natexit.register(os.abort)\n")
-    done = seesaw(command, env={"PYTHONPATH": str(tmp_path)})
+def test_a_command_that_loads_neither_arrow_nor_ray_ends_as_python_programs_do(seesaw, tmp_path, command, code, said):
+    (tmp_path / "sitecustomize.py").write_text("import atexit\natexit.register(print, 'at exit')\n")
+    done = seesaw(command, env={"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
     assert done.code == code
     assert said in done.out + done.err
+    assert done.out.endswith("at exit\n")
+
+
+def piped(tmp_path, line: str) -> subprocess.CompletedProcess[str]:
+    """A line of bash in which `seesaw` is the command."""
+    (tmp_path / "good.yaml").write_text(GOOD)
+    text = f"set -o pipefail; seesaw() {{ '{SEESAW}' \"$@\"; }}; {line}"
+    return subprocess.run(["bash", "-c", text], cwd=tmp_path, text=True, capture_output=True, timeout=120)
+
+
+@pytest.mark.parametrize("command", ["plan paper", "plan paper --json", "--help"])
+def test_a_reader_that_goes_away_is_no_failure(tmp_path, command):
+    done = piped(tmp_path, f"seesaw {command} | head -1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("closed", "code"),
+    [("plan good.yaml >&-", 0), ("plan good.yaml >&- 2>&- <&-", 0), ("--help >&-", 0), ("plan nothing >&- 2>&-", 2)],
+)
+def test_a_closed_stream_is_as_good_as_dev_null(tmp_path, closed, code):
+    done = piped(tmp_path, f"seesaw {closed}")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+@pytest.mark.slow  # starts Ray
+@pytest.mark.parametrize("how", ["", " --json"])
+def test_a_sweep_whose_output_is_closed_runs(tmp_path, how):
+    done = piped(tmp_path, f"seesaw sweep good.yaml axes=[gender] run=run{how} </dev/null >&-")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "run/matrices.parquet").is_file()
