@@ -286,7 +286,7 @@ def time_plan(experiment: Experiment, plan: Plan, gpus: int, gpu_gb: float) -> T
     more = None
     if gpus and any(work.gpus for work in works):
         more = simulate(models, vlm, nodes_of(gpus + 1, gpu_gb)).makespan / 3600
-    names = [spell.work.name for spell in made.spells]
+    names = [replica.demand.name for replica in made.replicas]
     return Timing(
         gpus=gpus,
         gpu_gb=gpu_gb,

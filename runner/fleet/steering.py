@@ -182,8 +182,8 @@ class Steering:
             seconds=measured or estimate.seconds or ASSUMED_BATCH_SECONDS,
             load_seconds=pool.load_seconds or estimate.load_seconds,
             pinned=pinned,
-            open=self._more,
-            shuns=frozenset(pool.avoided_nodes | self.nodes.lacking(pool.name) | recent_losses),
+            more_to_come=self._more,
+            excluded=frozenset(pool.avoided_nodes | self.nodes.lacking(pool.name) | recent_losses),
         )
 
     def fits_somewhere(self, pool: ReplicaPool) -> bool:

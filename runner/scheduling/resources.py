@@ -1,4 +1,4 @@
-"""What a cluster has and what a replica takes: which GPUs of which node are free for it."""
+"""What the nodes have, what a replica needs, and which GPUs of a node are free for it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["TINY", "Demand", "FreeResources", "Node", "PlacedReplica", "State", "places"]
+__all__ = ["TOLERANCE", "Demand", "FreeResources", "Node", "PlacedReplica", "State", "places"]
 
-State = Literal["loading", "idle", "busy", "draining"]  # draining: ends after what it has begun
+State = Literal["loading", "idle", "busy", "draining"]  #: draining: it stops once it has done what it has begun
 
-TINY = 1e-6  #: of a GPU, a CPU or a GB, which sums may miss
+TOLERANCE = 1e-6  #: of a GPU, a CPU or a GB: sums of fractions miss by less
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What is left to do for a model or the VLM, and what one replica of it takes.
+    """What is left to do for a model or the VLM, and what one replica of it needs.
 
-    `queued` counts all that is known to be left and that no replica has begun, wherever it waits; of the VLM, images
-    that are stored (the policy adds those that are still to be made). Seconds are measured where they can be, else
-    estimated. `gpus` of a replica are on one node; a fraction below 1 says that it may share one.
+    `queued` counts the batches that are known to be left and that no replica has begun, wherever they wait. For the VLM
+    these are batches whose images are stored; the policy adds those whose images are still to be made. Seconds are
+    measured where they can be, else estimated. A replica's GPUs are all on one node; with a fraction below 1 it shares
+    one with others.
     """
 
     name: str
@@ -29,12 +30,13 @@ class Demand:
     seconds: float  #: a batch on one replica
     load_seconds: float
     gpus: float = 1.0
-    gpu_gb: float = 0.0  #: that its GPUs must have: of a shared one it has no more than its share
+    gpu_gb: float = 0.0  #: memory that each of its GPUs must have; of a shared GPU it gets its share alone
     cpus: float = 0.0
     memory_gb: float = 0.0  #: of the node
-    pinned: int | None = None  #: exactly so many replicas, while there is work and room
-    open: bool = False  #: more may come when answers are in, as in a mitigation: an idle replica is worth its load
-    shuns: frozenset[str] = frozenset()  #: nodes on which it cannot load
+    pinned: int | None = None  #: exactly so many replicas, while there is work for them and they fit
+    #: more work may follow from the answers, as in a mitigation, so an idle replica saves a load
+    more_to_come: bool = False
+    excluded: frozenset[str] = frozenset()  #: nodes on which it cannot be loaded
 
 
 @dataclass(frozen=True)
@@ -55,66 +57,77 @@ class PlacedReplica:
     state: State
 
 
-def places(work: Demand, nodes: Sequence[Node]) -> int:
-    """How many replicas an empty cluster could hold; 0 if none fits anywhere."""
-    count = 0
+def places(demand: Demand, nodes: Sequence[Node]) -> int:
+    """How many replicas the nodes could hold if they were empty, no more than are pinned; 0 if none fits anywhere."""
+    total = 0
     for node in nodes:
-        room = math.inf
-        if not _suits(work, node):
+        if not _suits(demand, node):
             continue
-        if work.gpus:
-            shared = math.floor(1 / work.gpus + TINY)
-            room = node.gpus * shared if work.gpus < 1 else node.gpus // math.ceil(work.gpus)
-        for need, have in ((work.cpus, node.cpus), (work.memory_gb, node.memory_gb)):
-            room = min(room, math.floor(have / need + TINY) if need and have < math.inf else math.inf)
-        count += int(min(room, 1_000_000))
-    return count if work.pinned is None else min(count, work.pinned)
+        count = math.inf
+        if demand.gpus:
+            shared = math.floor(1 / demand.gpus + TOLERANCE)
+            count = node.gpus * shared if demand.gpus < 1 else node.gpus // math.ceil(demand.gpus)
+        for needed, available in ((demand.cpus, node.cpus), (demand.memory_gb, node.memory_gb)):
+            if needed and available < math.inf:
+                count = min(count, math.floor(available / needed + TOLERANCE))
+        total += int(min(count, 1_000_000))
+    return total if demand.pinned is None else min(total, demand.pinned)
 
 
-def _suits(work: Demand, node: Node) -> bool:
-    """Whether a replica may be there, as far as the node alone tells."""
-    return node.name not in work.shuns and (not work.gpus or work.gpu_gb <= node.gpu_gb + TINY)
+def _suits(demand: Demand, node: Node) -> bool:
+    """Whether a replica may be on a node, whatever else is there: it is not excluded, and its GPUs are large enough."""
+    return node.name not in demand.excluded and (not demand.gpus or demand.gpu_gb <= node.gpu_gb + TOLERANCE)
 
 
 @dataclass
 class FreeResources:
-    """What of one node is free."""
+    """What is free of one node."""
 
     node: Node
     cpus: float
     memory_gb: float
-    shares: list[float]  #: of every GPU
+    shares: list[float]  #: of each GPU, the free share
 
     @classmethod
     def of(cls, node: Node) -> FreeResources:
         return cls(node, node.cpus, node.memory_gb, [1.0] * node.gpus)
 
-    def take(self, work: Demand, gpus: tuple[int, ...], sign: int = 1) -> None:
-        self.cpus -= sign * work.cpus
-        self.memory_gb -= sign * work.memory_gb
+    def allocate(self, demand: Demand, gpus: tuple[int, ...]) -> None:
+        """Take what one replica needs, on these GPUs."""
+        self._add(demand, gpus, -1)
+
+    def release(self, demand: Demand, gpus: tuple[int, ...]) -> None:
+        """Give back what `allocate` took."""
+        self._add(demand, gpus, 1)
+
+    def _add(self, demand: Demand, gpus: tuple[int, ...], sign: int) -> None:
+        self.cpus += sign * demand.cpus
+        self.memory_gb += sign * demand.memory_gb
         for gpu in gpus:
-            self.shares[gpu] -= sign * min(work.gpus, 1.0)
+            self.shares[gpu] += sign * min(demand.gpus, 1.0)
 
-    def give(self, work: Demand, gpus: tuple[int, ...]) -> None:
-        self.take(work, gpus, -1)
-
-    def find(self, work: Demand) -> tuple[int, ...] | None:
-        """GPUs for one more replica, the fullest that will do; None if it does not fit."""
-        if not _suits(work, self.node):
+    def fit(self, demand: Demand) -> tuple[int, ...] | None:
+        """GPUs for one more replica, those with the smallest free shares that suffice; None if it does not fit."""
+        if not _suits(demand, self.node):
             return None
-        if work.cpus > self.cpus + TINY or work.memory_gb > self.memory_gb + TINY:
+        if demand.cpus > self.cpus + TOLERANCE or demand.memory_gb > self.memory_gb + TOLERANCE:
             return None
-        if not work.gpus:
+        if not demand.gpus:
             return ()
-        share, count = min(work.gpus, 1.0), math.ceil(work.gpus)
-        fit = [gpu for gpu, free in enumerate(self.shares) if free >= share - TINY]
-        if len(fit) < count:
+        share, count = min(demand.gpus, 1.0), math.ceil(demand.gpus)
+        usable = [gpu for gpu, free in enumerate(self.shares) if free >= share - TOLERANCE]
+        if len(usable) < count:
             return None
-        return tuple(sorted(sorted(fit, key=lambda gpu: (self.shares[gpu], gpu))[:count]))
+        return tuple(sorted(sorted(usable, key=lambda gpu: (self.shares[gpu], gpu))[:count]))
 
-    def order(self, work: Demand) -> tuple[float, ...]:
-        """Best node first: no GPU is left without CPUs, large GPUs and whole nodes are kept for who needs them."""
-        if not work.gpus:
+    def order(self, demand: Demand) -> tuple[float, ...]:
+        """A sort key that puts the best node for a replica first.
+
+        For a replica with GPUs it is the node where fewest GPUs are left without CPUs; then the one with the smallest
+        GPUs, and the one with least free, so that large GPUs and whole nodes stay free for models that need them.
+        Without GPUs it is a node that has none, and the most free CPUs.
+        """
+        if not demand.gpus:
             return (self.node.gpus > 0, -self.cpus)
-        strands = max(work.cpus / self.node.cpus - work.gpus / self.node.gpus, 0.0) if self.node.gpus else 0.0
-        return (round(strands, 6), self.node.gpu_gb, sum(self.shares))
+        stranded = max(demand.cpus / self.node.cpus - demand.gpus / self.node.gpus, 0.0) if self.node.gpus else 0.0
+        return (round(stranded, 6), self.node.gpu_gb, sum(self.shares))

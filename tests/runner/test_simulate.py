@@ -19,34 +19,36 @@ from seesaw.runner.scheduling.simulate import lower_bound, simulate
 
 def check(made, models, vlm, nodes):
     """Every batch was made once and asked once, after it was made, and nothing ever held more than there is."""
-    done = {work.name: Counter() for work in (*models, *([vlm] if vlm else []))}
-    for spell in made.spells:
-        done[spell.work.name].update(spell.done)
-        assert spell.began <= spell.loaded <= spell.ended
-        assert spell.busy <= spell.ended - spell.loaded + 1e-6
-    for work in models:
-        assert done[work.name] == Counter((work.name, i) for i in range(work.queued))
+    done = {demand.name: Counter() for demand in (*models, *([vlm] if vlm else []))}
+    for replica in made.replicas:
+        done[replica.demand.name].update(replica.done)
+        assert replica.began <= replica.loaded <= replica.ended
+        assert replica.busy <= replica.ended - replica.loaded + 1e-6
+    for demand in models:
+        assert done[demand.name] == Counter((demand.name, i) for i in range(demand.queued))
     if vlm:
         assert done[vlm.name] == sum(
-            (done[work.name] for work in models), Counter(("stored", i) for i in range(vlm.queued))
+            (done[demand.name] for demand in models), Counter(("stored", i) for i in range(vlm.queued))
         )
     have = {node.name: node for node in nodes}
-    for spell in made.spells:
-        node = have[spell.node]
-        beside = [s for s in made.spells if s.node == spell.node and s.began <= spell.began < s.ended]
-        assert sum(s.work.cpus for s in beside) <= node.cpus + 1e-6
-        assert sum(s.work.memory_gb for s in beside) <= node.memory_gb + 1e-6
-        assert len(set(spell.gpus)) == len(spell.gpus) == -(-spell.work.gpus // 1)
-        for gpu in spell.gpus:
+    for replica in made.replicas:
+        node = have[replica.node]
+        beside = [s for s in made.replicas if s.node == replica.node and s.began <= replica.began < s.ended]
+        assert sum(s.demand.cpus for s in beside) <= node.cpus + 1e-6
+        assert sum(s.demand.memory_gb for s in beside) <= node.memory_gb + 1e-6
+        assert len(set(replica.gpus)) == len(replica.gpus) == -(-replica.demand.gpus // 1)
+        for gpu in replica.gpus:
             assert 0 <= gpu < node.gpus
             sharing = [s for s in beside if gpu in s.gpus]
-            assert sum(min(s.work.gpus, 1) for s in sharing) <= 1 + 1e-6
-            assert sum(s.work.gpu_gb * min(s.work.gpus, 1) for s in sharing) <= node.gpu_gb + 1e-6
-    pins = {work.name: work.pinned for work in (*models, *([vlm] if vlm else [])) if work.pinned is not None}
-    for spell in made.spells:
-        if spell.work.name in pins:
-            same = [s for s in made.spells if s.work.name == spell.work.name and s.began <= spell.began < s.ended]
-            assert len(same) <= pins[spell.work.name]
+            assert sum(min(s.demand.gpus, 1) for s in sharing) <= 1 + 1e-6
+            assert sum(s.demand.gpu_gb * min(s.demand.gpus, 1) for s in sharing) <= node.gpu_gb + 1e-6
+    pins = {demand.name: demand.pinned for demand in (*models, *([vlm] if vlm else [])) if demand.pinned is not None}
+    for replica in made.replicas:
+        if replica.demand.name in pins:
+            same = [
+                s for s in made.replicas if s.demand.name == replica.demand.name and s.began <= replica.began < s.ended
+            ]
+            assert len(same) <= pins[replica.demand.name]
     assert made.makespan >= made.bound - 1e-6
     assert all(0 <= share <= 1 + 1e-9 for share in made.utilisation.values())
 
@@ -56,15 +58,15 @@ def realistic(fewest):
     times = {"seconds": st.floats(10, 80), "load_seconds": st.floats(60, 180)}
     queued = st.integers(fewest, 4 * fewest)
     models = st.tuples(*(st.builds(Demand, st.just(f"m{i}"), queued, st.just(0), **times) for i in range(5)))
-    even = st.builds(lambda batches, works: tuple(replace(w, queued=batches) for w in works), queued, models)
+    even = st.builds(lambda batches, demands: tuple(replace(w, queued=batches) for w in demands), queued, models)
     vlm = st.builds(
         Demand, st.just("vlm"), st.just(0), st.just(0), seconds=st.floats(1, 40), load_seconds=st.floats(60, 180)
     )
     return st.tuples(models | even, vlm)
 
 
-def assert_near_the_bound(works, gpus, most):
-    models, vlm = works
+def assert_near_the_bound(demands, gpus, most):
+    models, vlm = demands
     nodes = nodes_of(gpus, 80)
     made = simulate(models, vlm, nodes)
     check(made, models, vlm, nodes)
@@ -75,21 +77,21 @@ def assert_near_the_bound(works, gpus, most):
 
 @settings(max_examples=40)
 @given(realistic(300))
-def test_five_models_on_8_gpus_end_within_15_percent_of_the_lower_bound(works):
-    assert_near_the_bound(works, 8, 1.15)
+def test_five_models_on_8_gpus_end_within_15_percent_of_the_lower_bound(demands):
+    assert_near_the_bound(demands, 8, 1.15)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 4])
 @settings(max_examples=15)
 @given(realistic(300))
-def test_five_models_on_fewer_gpus_end_within_30_percent_of_the_lower_bound(gpus, works):
-    assert_near_the_bound(works, gpus, 1.3)
+def test_five_models_on_fewer_gpus_end_within_30_percent_of_the_lower_bound(gpus, demands):
+    assert_near_the_bound(demands, gpus, 1.3)
 
 
 @settings(max_examples=4)
 @given(realistic(2400))
-def test_five_models_on_64_gpus_end_within_30_percent_of_the_lower_bound(works):
-    assert_near_the_bound(works, 64, 1.3)
+def test_five_models_on_64_gpus_end_within_30_percent_of_the_lower_bound(demands):
+    assert_near_the_bound(demands, 64, 1.3)
 
 
 PLENTY = 1e6
@@ -108,7 +110,7 @@ ANY = {
     "cpus": st.sampled_from([0, 0.25, 1, 4]),
     "memory_gb": st.sampled_from([0, 8]),
     "pinned": st.sampled_from([None, None, 1, 3]),
-    "open": st.booleans(),
+    "more_to_come": st.booleans(),
 }
 
 
@@ -116,7 +118,7 @@ ANY = {
 @given(NODES, st.lists(st.fixed_dictionaries(ANY), max_size=5), st.none() | st.fixed_dictionaries(ANY))
 def test_whatever_fits_somewhere_is_done_and_never_more_at_once_than_there_is(nodes, rows, asks):
     models = [Demand(f"m{i}", **row) for i, row in enumerate(rows)]
-    models = [work for work in models if places(work, nodes)]
+    models = [demand for demand in models if places(demand, nodes)]
     vlm = Demand("vlm", **asks) if asks else None
     if vlm and not places(vlm, nodes):
         vlm = None
@@ -147,15 +149,15 @@ def test_one_model_on_one_gpu_takes_its_load_and_its_batches():
 def test_stored_images_are_asked_though_none_is_to_be_made():
     made = simulate([Demand("a", 0, 0, 30, 100)], Demand("vlm", 40, 0, 2, 100), nodes_of(1, 80))
     assert made.makespan == 180
-    assert [spell.work.name for spell in made.spells] == ["vlm"]
+    assert [replica.demand.name for replica in made.replicas] == ["vlm"]
 
 
 def test_the_vlm_is_never_idle_for_long_while_it_holds_a_gpu():
     for gpus, seconds in product((2, 8, 64), (2, 10, 40)):
         models = [Demand(f"m{i}", 400 * gpus // 2, 0, 40, 100) for i in range(5)]
         made = simulate(models, Demand("vlm", 0, 0, seconds, 100), nodes_of(gpus, 80))
-        held = sum(spell.ended - spell.loaded for spell in made.spells if spell.work.name == "vlm")
-        asked = sum(spell.busy for spell in made.spells if spell.work.name == "vlm")
+        held = sum(replica.ended - replica.loaded for replica in made.replicas if replica.demand.name == "vlm")
+        asked = sum(replica.busy for replica in made.replicas if replica.demand.name == "vlm")
         assert asked >= 0.8 * held, (gpus, seconds)
 
 
