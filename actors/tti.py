@@ -50,7 +50,7 @@ class TTIActor:
         self, name: str, engine: Plugin, settings: Mapping[str, Any], store: str, threads: int, log: str
     ) -> None:
         self._args = name, engine, settings
-        self._store = Store(store, made=True)
+        self._store = Store(store, exists=True)
         self._vain = 0
         self._made: dict[str, list[bytes | Image.Image | Withheld]] = {}  # what waits for its commit
         begin(name, log, threads)

@@ -101,7 +101,7 @@ class VQAActor:
         log: str,
     ) -> None:
         self._args = name, engine, settings
-        self._store = Store(store, made=True)
+        self._store = Store(store, exists=True)
         self.questionnaire = questionnaire
         self._answered: dict[str, pa.Table] = {}  # what could not be committed yet
         begin(name, log, threads)

@@ -9,11 +9,11 @@
     │   ├── AnswersError                    an answers table that cannot be read as one
     │   └── RunDirectoryError               a run directory that belongs to another experiment or driver
     ├── EnvironmentFault           exit 4   the machine cannot do it: no such GPU, weights, package, space
-    ├── Interrupted                exit 3   stopped on request, or for want of nodes; the same command resumes
-    │   └── HeadLost                        Ray's head does not answer any more: nothing of Ray may be called
+    ├── Interrupted                exit 3   stopped on request, or no node was left; the same command resumes
+    │   └── HeadLost                        Ray's head no longer answers: no function of Ray may be called
     ├── StoreUnavailable           exit 4   the store is full or cannot be reached; work waits for it
     ├── StoreError                          a shard that is unreadable, cut short or altered
-    └── BatchFailed                         one batch that failed for good; the sweep goes on without it
+    └── BatchFailed                         one batch failed for good; the sweep goes on without it
 
 This module sits in the lowest room because every room raises from it.
 """
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class SeesawError(Exception):
-    """Base of all deliberate errors; `exit_code` is what the command ends with."""
+    """Base of all deliberate errors. `exit_code` is the exit code of the command."""
 
     exit_code = 1
 
@@ -79,7 +79,7 @@ class HeadLost(Interrupted):
 
 
 class StoreUnavailable(SeesawError):
-    """What a store did not do now and may do later: the same call again, once there is room or a connection."""
+    """The store cannot do this now. The same call may succeed later, once there is room or a connection."""
 
     exit_code = 4
 
@@ -97,7 +97,7 @@ class BatchFailed(SeesawError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` for the closest known name, else the known names; the tail of an error message."""
+    """`"; did you mean 'x'?"` for the closest known name, else the known names; the end of an error message."""
     names = sorted({str(k) for k in known})
     lowered = {n.lower(): n for n in reversed(names)}
     close = difflib.get_close_matches(str(name).lower(), list(lowered), n=1, cutoff=0.5)

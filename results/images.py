@@ -1,4 +1,4 @@
-"""Encoded images that others made. Of Pillow's formats, one of which starts Ghostscript, few are read."""
+"""Opening encoded images from others. Few of Pillow's formats are allowed: one of them starts Ghostscript."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 
 
 def open_image(source: bytes | Path) -> Image.Image:
-    """`Image.open` of one of FORMATS, told apart by content; OSError for any other."""
+    """`Image.open` for images in one of FORMATS, recognised by content. OSError for any other."""
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)

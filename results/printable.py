@@ -1,4 +1,4 @@
-"""Text that others wrote, as it may be shown on a terminal or a page: it moves no cursor and hides nothing."""
+"""Text from others, made safe to show on a terminal or a page: it cannot move the cursor or hide anything."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 __all__ = ["printable"]
 
-#: control characters, what starts a line, overrides of the direction of writing, and halves of characters
+#: control characters, line separators, overrides of the writing direction, unpaired surrogates
 _ACTIVE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str, lines: bool = False) -> str:
-    """`text` with what a terminal would obey written out (`\\x1b`); with `lines` its line breaks stay."""
+    """`text` with everything that a terminal would obey as an escape (`\\x1b`). With `lines`, line breaks stay."""
     return _ACTIVE.sub(
-        lambda found: found[0] if lines and found[0] == "\n" else found[0].encode("unicode_escape").decode(), text
+        lambda match: match[0] if lines and match[0] == "\n" else match[0].encode("unicode_escape").decode(), text
     )

@@ -13,14 +13,14 @@ from seesaw.results.report.findings import Finding
 
 __all__ = ["AxisBars", "Bar", "Distributions", "axis_bars", "bar_of", "reasons"]
 
-_WIDTH = 250  # px of a bar on a wide screen, which decides whether words fit into a segment
+_WIDTH = 250  # px of a bar on a wide screen; decides which words fit into a segment
 
 Cell = tuple[str, str]  #: (source_axis, source_value)
 
 
 @dataclass(frozen=True)
 class Segment:
-    """`slot` is the attribute's position in its axis, and so its colour; `label` what fits into the segment."""
+    """`slot` is the attribute's position in its axis and sets its colour; `label` is the text in the segment."""
 
     attribute: str
     share: float
@@ -30,16 +30,16 @@ class Segment:
 
 @dataclass(frozen=True)
 class Bar:
-    """One distribution of an axis. `w` is NaN where unknown; without segments the bar is undefined."""
+    """One distribution of an axis. `w` is NaN if unknown. A bar without segments is undefined."""
 
     name: str
     segments: tuple[Segment, ...]
     w: float = math.nan
-    trend: int = 0  #: -1, 0, 1: what the intervention significantly does to this axis
+    trend: int = 0  #: -1 or 1: the intervention significantly tips this axis away or brings it nearer; else 0
 
     @property
     def words(self) -> str:
-        """The bar as a sentence, for those who do not see it."""
+        """The bar as a sentence, for screen readers."""
         shown = ", ".join(f"{s.attribute} {s.share:.0%}" for s in self.segments if s.share > 0)
         return f"{self.name}: {shown or 'undefined'}"
 
@@ -74,7 +74,7 @@ class Distributions:
 
 
 def bar_of(name: str, shares: Mapping[str, float], w: float = math.nan, trend: int = 0) -> Bar:
-    """A bar of `shares` by attribute; the order of the attributes gives their colours."""
+    """A bar of `shares` by attribute. The order of the attributes sets their colours."""
     if not shares or any(math.isnan(share) for share in shares.values()):
         return Bar(name, ())
     segments = (Segment(a, share, slot % 8, _label(a, share)) for slot, (a, share) in enumerate(shares.items()))
@@ -89,23 +89,23 @@ def _label(attribute: str, share: float) -> str:
 
 
 def axis_bars(
-    known: Distributions, cells: Sequence[Finding], targets: Mapping[str, Mapping[str, float]]
+    distributions: Distributions, cells: Sequence[Finding], targets: Mapping[str, Mapping[str, float]]
 ) -> tuple[AxisBars, ...]:
-    """The bars of every target axis of one pair's matrix, in its order; `targets` are ideal shares, where known."""
+    """The bars of each target axis of one pair's matrix, in its order. `targets` are ideal shares, as far as known."""
     by_axis: dict[str, list[Finding]] = {}
     for cell in cells:
         by_axis.setdefault(cell.target, []).append(cell)
-    return tuple(_axis(axis, known, mine, targets.get(axis, {})) for axis, mine in by_axis.items())
+    return tuple(_axis(axis, distributions, mine, targets.get(axis, {})) for axis, mine in by_axis.items())
 
 
-def _axis(axis: str, known: Distributions, cells: Sequence[Finding], target: Mapping[str, float]) -> AxisBars:
-    initial = known.shares(("", ""), axis)
+def _axis(axis: str, distributions: Distributions, cells: Sequence[Finding], target: Mapping[str, float]) -> AxisBars:
+    initial = distributions.shares(("", ""), axis)
     bars = [bar_of("initial", initial, cells[0].w_init)]
     if target:
         bars.insert(0, bar_of("target", {name: target[name] for name in initial if name in target}, 0.0))
     for cell in cells:
         trend = int(np.sign(cell.value)) if cell.significant else 0
-        bars.append(bar_of(f"after {cell.source}", known.shares((cell.source, "*"), axis), cell.w_after, trend))
+        bars.append(bar_of(f"after {cell.source}", distributions.shares((cell.source, "*"), axis), cell.w_after, trend))
     return AxisBars(axis, tuple(initial), cells[0].w_init, tuple(bars))
 
 

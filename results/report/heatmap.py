@@ -13,7 +13,7 @@ __all__ = ["colour", "colour_bar", "heatmap", "ink", "open_svg", "signed"]
 
 Colour = tuple[int, int, int]
 
-#: Orange to blue: told apart in every common colour blindness, and on grey paper only by the sign that is printed.
+#: Orange to blue: distinct in every common colour blindness; in greyscale only the printed sign tells them apart.
 _STOPS: tuple[tuple[float, Colour], ...] = (
     (-1.0, (168, 62, 6)),
     (-0.5, (241, 163, 94)),
@@ -21,13 +21,13 @@ _STOPS: tuple[tuple[float, Colour], ...] = (
     (0.5, (128, 178, 218)),
     (1.0, (27, 84, 150)),
 )
-_MUTED = 0.3  # how much of its colour a cell keeps when its interval holds 0
-_HEIGHT, _CHARACTER = 34, 6.3  # of a cell and of a letter at 11 px, in px
-_LONGEST = 18  # letters of a name that are shown; the rest is in its tooltip
+_MUTED = 0.3  # the share of its colour that a cell keeps if it is not `sure`
+_HEIGHT, _CHARACTER = 34, 6.3  # height of a cell, width of a letter of 11 px, both in px
+_LONGEST = 18  # letters of a name that are shown; the tooltip has the whole name
 
 
 def signed(value: float) -> str:
-    """A number as it stands in a cell: two decimals, always a sign, a true minus; "n/a" for NaN."""
+    """A number as cells show it: two decimals, always with a sign (a true minus); "n/a" for NaN."""
     if math.isnan(value):
         return "n/a"
     text = f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
@@ -35,7 +35,7 @@ def signed(value: float) -> str:
 
 
 def colour(value: float, limit: float, strength: float = 1.0) -> str:
-    """The fill of `value` on a scale that is full at +-`limit`, as hex; `strength` < 1 mutes it."""
+    """The colour of `value` on a scale that is full at +-`limit`, as hex. `strength` < 1 mutes it."""
     t = max(-1.0, min(1.0, value / limit))
     channels = [np.interp(t, [s for s, _ in _STOPS], [c[i] for _, c in _STOPS]) for i in range(3)]
     middle = _STOPS[2][1]
@@ -64,11 +64,11 @@ def heatmap(
 ) -> str:
     """The matrix `values` (rows, columns) as an `<svg>` element, ready to stand in a page or in another SVG.
 
-    Cells where `sure` (rows, columns, bool) is false are muted; NaN is hatched. `limit` is where the colour is full,
-    `label` says what the picture shows to those who do not see it, `titles` are tooltips, `mark` is a cell to point at.
-    The text is drawn in the surrounding `color`; every name is escaped.
+    Cells where `sure` (rows, columns, bool) is false are muted; NaN is hatched. Colours are full at +-`limit`. `label`
+    describes the picture for screen readers, `titles` are tooltips, `mark` is a cell to frame. The text has the `color`
+    of its surroundings; every name is escaped.
     """
-    numbers, known = np.asarray(values, np.float64), np.asarray(sure, np.bool_)
+    numbers, is_sure = np.asarray(values, np.float64), np.asarray(sure, np.bool_)
     left = min(_LONGEST, max(map(len, rows), default=0)) * _CHARACTER + 12
     width = max(50.0, min(_LONGEST, max(map(len, columns), default=0)) * _CHARACTER + 6)
     top = 22.0
@@ -81,13 +81,13 @@ def heatmap(
         for j in range(len(columns)):
             box = left + j * width, top + i * _HEIGHT, width, float(_HEIGHT)
             tooltip = titles[i][j] if titles else f"{name} on {columns[j]}: {signed(numbers[i, j])}"
-            parts.append(_cell(float(numbers[i, j]), bool(known[i, j]), box, limit, tooltip))
+            parts.append(_cell(float(numbers[i, j]), bool(is_sure[i, j]), box, limit, tooltip))
     parts += [_frame(rows, columns, left, top, width), _mark(mark, left, top, width), "</g></svg>"]
     return "".join(parts)
 
 
 def open_svg(size: tuple[float, float], label: str) -> str:
-    """The head of a picture of `size` (width, height); `</g></svg>` ends it. `label` says what it shows."""
+    """The start of a picture of `size` (width, height), ended by `</g></svg>`. `label` is for screen readers."""
     width, height = (f"{side:.0f}" for side in size)
     return (
         f'<svg role="img" aria-label="{escape(label)}" '
@@ -120,7 +120,7 @@ def _cell(value: float, sure: bool, box: tuple[float, float, float, float], limi
 
 
 def _hatch(x: float, y: float, width: float, height: float) -> str:
-    """Diagonals at 45 degrees, clipped to the box by arithmetic: a `<pattern>` needs an id that is unique in a page."""
+    """Diagonals at 45 degrees, clipped to the box by arithmetic, since a `<pattern>` needs an id unique to the page."""
     lines = []
     for step in range(6, int(width + height), 8):
         offset = float(step)
@@ -131,7 +131,7 @@ def _hatch(x: float, y: float, width: float, height: float) -> str:
 
 
 def _frame(rows: Sequence[str], columns: Sequence[str], left: float, top: float, width: float) -> str:
-    """Thin boxes round the diagonal, where an axis meets itself."""
+    """Thin boxes around the diagonal, which is the effect of an axis on itself."""
     return "".join(
         f'<rect x="{left + columns.index(name) * width + 1.5:.1f}" y="{top + i * _HEIGHT + 1.5:.1f}" '
         f'width="{width - 3:.1f}" height="{_HEIGHT - 3}" fill="none" stroke="#55504a" stroke-dasharray="3 2"/>'

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
+from seesaw.results.report.example_images import ExampleImage, ExampleImages
 from seesaw.results.report.heatmap import heatmap, signed
-from seesaw.results.report.pictures import ExampleImages, Picture
 from seesaw.results.report.trajectories import Trajectory, trajectories
 from seesaw.results.tables.mitigation import CLOSE, OUTCOMES, Case
 from seesaw.results.tables.mitigation_matrices import Matrix
@@ -40,7 +40,7 @@ class Gallery:
     """The first images of one prompt."""
 
     prompt: str
-    pictures: tuple[Picture, ...]
+    pictures: tuple[ExampleImage, ...]
 
 
 @dataclass(frozen=True)

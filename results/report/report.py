@@ -16,10 +16,10 @@ from markupsafe import Markup
 from seesaw.results.atomic_write import atomic_write
 from seesaw.results.errors import RunDirectoryError
 from seesaw.results.printable import printable
+from seesaw.results.report.example_images import ExampleImages
 from seesaw.results.report.findings import Findings
 from seesaw.results.report.heatmap import colour_bar, signed
 from seesaw.results.report.mitigation_section import mitigation_section
-from seesaw.results.report.pictures import ExampleImages
 from seesaw.results.report.sweep_section import sweep_section
 from seesaw.results.tables.run_reader import MitigationTables, Run
 from seesaw.results.words import prompt_label
@@ -72,7 +72,7 @@ def _finalize(value: object) -> object:
 
 
 def _policy(made: Environment) -> str:
-    """The page's Content-Security-Policy: no script runs but its own, whatever text it shows, and it sends no requests."""
+    """The page's Content-Security-Policy: its own scripts alone run, whatever it shows, and it sends no requests."""
     assert made.loader is not None
     source = made.loader.get_source(made, _PAGE)[0]
     scripts = [hashlib.sha256(script.encode()) for script in re.findall(r"<script>(.*?)</script>", source, re.S)]
@@ -136,7 +136,7 @@ def _entries(mitigation: MitigationTables | None) -> list[tuple[str, str, float]
 
 
 def _limit(entries: Iterable[tuple[str, str, float]]) -> float:
-    """The |IS| at which colours are full: the largest off the diagonal, or of all if none is there, rounded up to 0.1."""
+    """The |IS| at which colours are full: the largest off the diagonal (if none, of all), rounded up to 0.1."""
     defined = [entry for entry in entries if not math.isnan(entry[2])]
     off = [entry for entry in defined if entry[0] != entry[1]]
     largest = max((abs(value) for *_, value in off or defined), default=0.0)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from seesaw.results.report.bars import Bar, Distributions, bar_of
+from seesaw.results.report.example_images import ExampleImage, ExampleImages
 from seesaw.results.report.findings import Finding
-from seesaw.results.report.pictures import ExampleImages, Picture
 from seesaw.results.words import prompt_label
 
 __all__ = ["Example", "Strip", "strips"]
@@ -20,7 +20,7 @@ _INITIAL, _COUNTERFACTUAL = 8, 4  # images shown of a prompt
 class Example:
     """One image; `caption` is what VQA read of the target axis, "no person" or "no answer"."""
 
-    picture: Picture
+    picture: ExampleImage
     caption: str
     number: int
 
@@ -34,10 +34,12 @@ class Strip:
     examples: tuple[Example, ...]
 
 
-def strips(entry: Finding, examples: pd.DataFrame, known: Distributions, images: ExampleImages) -> tuple[Strip, ...]:
-    """The strips that explain `entry`; `examples` are the rows of answers.parquet about its pair's first images."""
+def strips(
+    entry: Finding, examples: pd.DataFrame, distributions: Distributions, example_images: ExampleImages
+) -> tuple[Strip, ...]:
+    """The strips that explain `entry`. `examples`: rows of answers.parquet about the first images of its pair."""
     shown = []
-    for cell in known.cells:
+    for cell in distributions.cells:
         if cell[1] == "*" or cell[0] not in ("", entry.source):
             continue
         rows = examples[(examples["source_axis"] == cell[0]) & (examples["source_value"] == cell[1])]
@@ -48,11 +50,11 @@ def strips(entry: Finding, examples: pd.DataFrame, known: Distributions, images:
             (image, axis): answer for image, axis, answer in rows[["image", "axis", "answer"]].itertuples(index=False)
         }
         prompt = str(first["prompt"].iloc[0])
-        pictures = images.pictures(entry.model, prompt, first["image_key"].tolist())
+        pictures = example_images.pictures(entry.model, prompt, first["image_key"].tolist())
         shown.append(
             Strip(
                 prompt,
-                bar_of(prompt_label(*cell), known.shares(cell, entry.target)),
+                bar_of(prompt_label(*cell), distributions.shares(cell, entry.target)),
                 tuple(
                     Example(picture, _caption(answers, image, entry.target), image)
                     for picture, image in zip(pictures, first["image"].tolist(), strict=True)

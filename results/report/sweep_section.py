@@ -1,4 +1,4 @@
-"""What the report shows of a sweep: its findings, and of every pair its matrix, distributions and images."""
+"""The report's section about a sweep: its findings, and for every pair its matrix, distributions and images."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from markupsafe import Markup
 
 from seesaw.results.report.agreement import exact_plots
 from seesaw.results.report.bars import AxisBars, Distributions, axis_bars, reasons
+from seesaw.results.report.example_images import ExampleImages
 from seesaw.results.report.findings import Agreement, Finding, Findings, MeanMatrix
 from seesaw.results.report.heatmap import colour, heatmap, ink, signed
-from seesaw.results.report.pictures import ExampleImages
 from seesaw.results.report.strips import Strip, strips
 from seesaw.results.tables.run_reader import SweepTables, read_examples
 
 __all__ = ["sweep_section"]
 
-_STRONGEST = 6  # findings of each sign that head the report
-_DETAILED = 150  # pairs with distributions and example images, at most; all have their matrix
-_BYTES = 30_000_000  # of images in a report, after which no further pair gets any
+_STRONGEST = 6  # findings of each sign at the head of the report
+_DETAILED = 150  # pairs with distributions and example images, at most; every pair has its matrix
+_BYTES = 30_000_000  # of images in this section; once they are exceeded, further pairs are shown without images
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class Pair:
     subject: str
     heatmap: Markup
     telling: Finding | None  #: the entry to look at first
-    style: str  #: that entry's colours
-    axes: tuple[AxisBars, ...]  #: without bars where it is not detailed
+    style: str  #: the colours of that entry
+    axes: tuple[AxisBars, ...]  #: without bars unless the pair is detailed
     undefined: tuple[str, ...]  #: why entries are NaN
-    known: Distributions | None  #: of a detailed pair
+    distributions: Distributions | None  #: only of a detailed pair
     strips: tuple[Strip, ...] = ()
-    exact: Markup | None = None  #: the exact matrix, where anything of it is known
-    agreement: Agreement | None = None  #: of the measured matrix with it
+    exact: Markup | None = None  #: the exact matrix, if any entry of it is known
+    agreement: Agreement | None = None  #: of the measured matrix with the exact one
 
     @property
     def detailed(self) -> bool:
-        return self.known is not None
+        return self.distributions is not None
 
     @property
     def rank(self) -> tuple[bool, float, int]:
@@ -60,13 +60,13 @@ class Mean:
 
 
 def sweep_section(
-    sweep: SweepTables, findings: Findings, wanted: Mapping[str, Any], album: ExampleImages, limit: float
+    sweep: SweepTables, findings: Findings, wanted: Mapping[str, Any], example_images: ExampleImages, limit: float
 ) -> dict[str, Any]:
     """The context of sweep.html.j2; `findings` are about `sweep`, `wanted` is the fingerprint of the run.
 
     Colours of matrices are full at +-`limit`.
     """
-    pairs, cut = _pictured(sweep, album, _pairs(sweep, findings, limit))
+    pairs, cut = _pictured(sweep, example_images, _pairs(sweep, findings, limit))
     strongest = sorted((c for c in findings.entries if c.significant and not c.own), key=lambda c: c.value)
     by_name = {(pair.model, pair.subject): pair for pair in pairs}
     return {
@@ -105,7 +105,7 @@ def _counts(sweep: SweepTables) -> dict[str, int]:
 
 
 def _pairs(sweep: SweepTables, findings: Findings, limit: float) -> list[Pair]:
-    """Every pair of the matrices, in their order, without its pictures; the most telling are detailed."""
+    """Every pair, in the order of the matrices, without images. The most telling pairs are detailed."""
     rows = dict(iter(sweep.distributions.groupby(["model", "subject"], sort=False)))
     by_pair: dict[tuple[str, str], list[Finding]] = {}
     for entry in findings.entries:
@@ -131,7 +131,7 @@ def _pairs(sweep: SweepTables, findings: Findings, limit: float) -> list[Pair]:
 def _pair(
     number: int,
     cells: list[Finding],
-    known: Distributions,
+    distributions: Distributions,
     first: Finding | None,
     agreement: Agreement | None,
     targets: Mapping[str, Mapping[str, float]],
@@ -143,7 +143,7 @@ def _pair(
     shape = len(rows), len(columns)
     titles = np.array([_tooltip(c) for c in cells], np.object_).reshape(shape)
     label = f"IS matrix of {subject} on {model}" + (f"; lowest: {_tooltip(first)}" if first else "; nothing is defined")
-    bars = axis_bars(known, cells, targets)
+    bars = axis_bars(distributions, cells, targets)
     picture = heatmap(
         rows,
         columns,
@@ -163,14 +163,14 @@ def _pair(
         style=_style(first.value, limit) if first else "",
         axes=bars if detailed else tuple(replace(axis, bars=()) for axis in bars),
         undefined=reasons(cells),
-        known=known if detailed else None,
+        distributions=distributions if detailed else None,
         exact=_exact(rows, columns, cells, limit) if agreement else None,
         agreement=agreement,
     )
 
 
 def _exact(rows: list[str], columns: list[str], cells: Sequence[Finding], limit: float) -> Markup:
-    """The exact matrix of one pair, in the form and the colours of the measured one."""
+    """The exact matrix of one pair, drawn like the measured one and in the same colours."""
     values = np.array([c.exact for c in cells]).reshape(len(rows), len(columns))
     words = [f"{c.source} on {c.target}: exact IS {signed(c.exact)}, measured {signed(c.value)}" for c in cells]
     titles = np.array(words, np.object_).reshape(values.shape).tolist()
@@ -193,26 +193,29 @@ def _style(value: float, limit: float) -> str:
 
 
 def _rank(first: Finding | None, number: int) -> tuple[bool, float, int]:
-    """The most telling pairs first: those with the lowest entry that is significant, then the others."""
+    """Order by the lowest entry: first pairs where it is significant, then the others, last those without any."""
     return (True, 0.0, number) if first is None else (not first.significant, first.value, number)
 
 
-def _pictured(sweep: SweepTables, album: ExampleImages, pairs: list[Pair]) -> tuple[list[Pair], bool]:
-    """Detailed pairs with their images, the most telling first while the page stays small; whether any was cut."""
+def _pictured(sweep: SweepTables, example_images: ExampleImages, pairs: list[Pair]) -> tuple[list[Pair], bool]:
+    """`pairs` with images for the detailed ones, the most telling first until the page is large enough.
+
+    Also whether any pair lacks its images or distributions for that reason.
+    """
     ranked = sorted(pairs, key=lambda pair: pair.rank)
-    shown = [(pair, pair.telling, pair.known) for pair in ranked if pair.telling and pair.known]
+    shown = [(pair, pair.telling, pair.distributions) for pair in ranked if pair.telling and pair.distributions]
     examples = read_examples(sweep.path, {(pair.model, pair.subject): first.source for pair, first, _ in shown})
-    made: dict[int, tuple[Strip, ...]] = {}
+    strips_of: dict[int, tuple[Strip, ...]] = {}
     cut = len(pairs) > _DETAILED
-    for pair, first, known in shown:
+    for pair, first, distributions in shown:
         rows = examples.get((pair.model, pair.subject))
         if rows is None:
             continue
-        if album.size < _BYTES:
-            made[pair.number] = strips(first, rows, known, album)
+        if example_images.size < _BYTES:
+            strips_of[pair.number] = strips(first, rows, distributions, example_images)
         else:
             cut = True
-    return [replace(pair, strips=made.get(pair.number, ())) for pair in pairs], cut
+    return [replace(pair, strips=strips_of.get(pair.number, ())) for pair in pairs], cut
 
 
 def _mean(mean: MeanMatrix, limit: float) -> Mean:

@@ -1,4 +1,4 @@
-"""Opening the filesystem that a store lies on, and what the errors of filesystems mean for a run."""
+"""Opening the filesystem of a store, and what an error of the filesystem means for a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AWAY = (
     *(errno.EIO, errno.ESTALE, errno.EROFS, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
     *(errno.ENETUNREACH, errno.ECONNREFUSED, errno.ECONNRESET),
 )
-#: what object stores say, in pyarrow's words, to whom they do not let in, and of a bucket that is not there
+#: how pyarrow words a denied access, and a bucket that does not exist
 _DENIED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID|UNRECOGNIZED_CLIENT"
     r"|MISSING_AUTHENTICATION_TOKEN|ExpiredToken|InvalidToken|PERMISSION_DENIED|UNAUTHENTICATED|HTTP status 40[13]"
@@ -35,9 +35,9 @@ def open_filesystem(root: str) -> tuple[fs.FileSystem, str]:
     """The filesystem of a directory or URI, and the path of the root in it.
 
     Raises:
-        ConfigError: the URI holds credentials, or a parameter that there is not.
-        EnvironmentFault: pyarrow knows no such filesystem, or access is denied.
-        StoreUnavailable: the region of a bucket has to be asked for, and nobody answers.
+        ConfigError: the URI holds credentials, or an unknown parameter.
+        EnvironmentFault: pyarrow does not know the filesystem, or access is denied.
+        StoreUnavailable: the region of a bucket has to be asked for, and no server answers.
     """
     if "://" not in root:
         return fs.LocalFileSystem(), str(Path(root).absolute())
@@ -57,7 +57,7 @@ def open_filesystem(root: str) -> tuple[fs.FileSystem, str]:
 
 
 def _open_s3(root: str) -> tuple[fs.FileSystem, str]:
-    """As `FileSystem.from_uri` does, with a bound on how long a server may be silent: its own is 100 s a request."""
+    """As `FileSystem.from_uri`, but with shorter timeouts: its own are 100 s for each request."""
     parts = urlsplit(root)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in given:
@@ -72,7 +72,7 @@ def _open_s3(root: str) -> tuple[fs.FileSystem, str]:
         **given,
         endpoint_override=endpoint,
         region=region or (None if endpoint else fs.resolve_s3_region(bucket)),
-        allow_delayed_open=True,  # a small shard is one PUT and not three requests
+        allow_delayed_open=True,  # a small shard is one PUT instead of three requests
         connect_timeout=3,
         request_timeout=5,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=3),
@@ -83,39 +83,41 @@ def _open_s3(root: str) -> tuple[fs.FileSystem, str]:
 def meaning(error: Exception, root: str, *, local: bool, gone: bool = False) -> Exception:
     """StoreUnavailable for what may pass by itself, EnvironmentFault for what will not, else the error itself.
 
-    `gone`: the root is not where it was.
+    `gone` says that the root of the store has gone.
     """
-    code, said = getattr(error, "errno", None), first_line(error)
+    code, message = getattr(error, "errno", None), first_line(error)
     if code in _FULL:
         return StoreUnavailable(f"store '{root}' is full: {os.strerror(code)}; make room and the run goes on")
-    if not local and _NO_BUCKET.search(said):
-        return no_bucket(root, said)
-    if isinstance(error, PermissionError) or (not local and _DENIED.search(said)):
+    if not local and _NO_BUCKET.search(message):
+        return no_bucket(root, message)
+    if isinstance(error, PermissionError) or (not local and _DENIED.search(message)):
         who = "this user" if local else "the credentials in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
-        return EnvironmentFault(f"store '{root}' denies access: {said}; {who} must be allowed to read and write there")
+        return EnvironmentFault(
+            f"store '{root}' denies access: {message}; {who} must be allowed to read and write there"
+        )
     if gone:
-        said = "its folder is not there any more (is a share not mounted?)"
+        message = "its folder is not there any more (is a share not mounted?)"
     elif isinstance(error, FileNotFoundError):
         return error
     elif local:
         if code not in _AWAY:
             return error
-        said = os.strerror(code)
+        message = os.strerror(code)
     elif type(error) in (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return error  # what pyarrow itself finds wrong does not pass
-    return StoreUnavailable(f"store '{root}' cannot be reached: {said}; the run goes on when it can be")
+        return error  # an error that pyarrow itself finds does not pass
+    return StoreUnavailable(f"store '{root}' cannot be reached: {message}; the run goes on when it can be")
 
 
-def no_bucket(root: str, said: str) -> EnvironmentFault:
-    return EnvironmentFault(f"store '{root}' has no bucket: {said}; make it first, or correct its name or region")
+def no_bucket(root: str, message: str) -> EnvironmentFault:
+    return EnvironmentFault(f"store '{root}' has no bucket: {message}; make it first, or correct its name or region")
 
 
 def _refuse_credentials(uri: str) -> None:
-    """ConfigError for a URI with a password or key in it: it is written down with the run, in config.yaml and logs."""
+    """ConfigError for a URI with a password or key: the URI is written into config.yaml and logs."""
     place, _, query = uri.partition("?")
     scheme, _, rest = place.partition("://")
     host = rest.partition("/")[0]
-    # a secret may hold a slash, so that for s3 a colon tells where an @ does not
+    # a secret may contain a slash, and the @ is then not in `host`: for s3 a colon is enough
     named = re.search("[:@]", host) if scheme.lower() == "s3" else ":" in host.rpartition("@")[0]
     given = "?" + unquote(query)
     if named or without_secrets(given) != given:

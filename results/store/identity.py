@@ -1,8 +1,9 @@
-"""Identity: versioned hashes over all that changes a pixel or an answer, and over nothing else.
+"""Identity: versioned hashes over everything that changes a pixel or an answer, and over nothing else.
 
 An image is (model identity, prompt text, adapter, seed); a batch is that with a run of seeds; an answer is (image, VLM
-identity, question, choices). Never worker, rank, time, machine count, concurrency or retry. Golden tests freeze these
-functions: a change that alters a hash is a new `VERSION`, for it makes every stored image unknown.
+identity, question, choices). Worker, rank, time, machine count, concurrency and retries are never part of it. Golden
+tests freeze these functions: a change that alters a hash needs a new `VERSION`, since it makes every stored image
+unknown.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from typing import Any
 __all__ = ["BATCH", "VERSION", "batch_key", "batch_size", "digest", "image_key", "image_seed", "questionnaire_key"]
 
 VERSION = 1
-BATCH = 8  #: images a batch: seeds 0-7, 8-15, ...; a constant, for it decides which images are made together
+BATCH = 8  #: images in a batch: seeds 0-7, 8-15, ...; a constant, since it decides which images are made together
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 _SEED_BITS = 53  # seeds stay exact in JSON, JavaScript and float64
 
 
 def digest(kind: str, fields: Mapping[str, Any]) -> str:
-    """32 hex digits of SHA-256 over canonical JSON; numbers that are equal hash alike (1.0 as 1)."""
+    """32 hex digits of SHA-256 over canonical JSON. Equal numbers have the same hash (1.0 and 1)."""
     text = _JSON.encode([VERSION, kind, _canonical(fields)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _canonical(value: Any) -> Any:
-    if value is None or isinstance(value, (str, int)):  # nearly all there is: every seed of every batch
+    if value is None or isinstance(value, (str, int)):  # nearly all values: every seed of every batch
         return value
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
@@ -41,7 +42,7 @@ def _canonical(value: Any) -> Any:
 
 @lru_cache(maxsize=100_000)
 def image_seed(root: int, index: int) -> int:
-    """Seed of the image numbered `index`; counterfactuals share it, so they share their initial noise."""
+    """Seed of the image with number `index`. Counterfactuals share seeds, and with them their initial noise."""
     return int.from_bytes(hashlib.sha256(f"seesaw/seed/{root}/{index}".encode()).digest()[:8], "big") >> (
         64 - _SEED_BITS
     )
@@ -53,19 +54,19 @@ def image_key(model: str, prompt: str, adapter: str, seed: int) -> str:
 
 
 def batch_size(stated: int) -> int:
-    """Images a batch of a prompt that states so many axes: 8; for three axes 4, for four 2, for more 1.
+    """Images in a batch of a prompt that states `stated` axes: 8; for three axes 4, for four 2, for more 1.
 
-    A model that is mitigated on many axes is a set of hundreds of prompts of which a few images each are looked at.
+    Mitigating many axes means hundreds of prompts with a few images each.
     """
     return max(1, BATCH >> max(0, stated - 2))
 
 
 def batch_key(model: str, prompt: str, adapter: str, seeds: Sequence[int]) -> str:
-    """Identity of a fixed run of seeds of one cell: the name of its shard."""
+    """Identity of one batch, a fixed run of seeds of one cell: the name of its shard."""
     return digest("batch", {"model": model, "prompt": prompt, "adapter": adapter, "seeds": list(seeds)})
 
 
 def questionnaire_key(vlm: str, questions: Sequence[tuple[str, Sequence[str]]], person: bool) -> str:
-    """Identity of all that one VLM is asked about an image; `person` says that the first question filters the rest."""
+    """Identity of all questions to one VLM about an image. `person`: the first one asks for a person, and filters."""
     asked = [{"text": text, "choices": list(choices)} for text, choices in questions]
     return digest("questionnaire", {"vlm": vlm, "questions": asked, "person": person})

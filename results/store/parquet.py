@@ -1,8 +1,8 @@
-"""Parquet that others wrote, read without running what it carries.
+"""Reading Parquet files from others without running code that they carry.
 
-A Parquet file may give a column an Arrow extension type, and to open the file, even for its metadata alone, hands what
-it says of the type to whoever registered that name in this process. Some unpickle it: `ray.data` does. So the footer is
-searched first, as bytes, and a file with such a type is refused.
+A column of a Parquet file may have an Arrow extension type. Opening the file, even only for its metadata, passes the
+description of that type to whichever library registered its name in this process. Some libraries unpickle it:
+`ray.data` does. So the footer is first searched as bytes, and a file with such a type is refused.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 
 __all__ = ["plain_batches", "plain_metadata", "plain_table"]
 
-_ROWS = 1 << 16  #: at a time
-_EXTENSION = b"ARROW:extension:name"  #: what tells Arrow of such a type, in a schema that a footer holds as base64
+_ROWS = 1 << 16  #: read at a time
+_EXTENSION = b"ARROW:extension:name"  #: marks such a type in the schema, which the footer holds as base64
 
 
 def _encoded(text: bytes) -> list[bytes]:
-    """What `text` looks like inside a longer text in base64: one form for each place that it may have in 3 bytes."""
+    """How `text` looks inside a longer text in base64: one form for each of the 3 offsets that it may have."""
     forms = [base64.b64encode(b"\0" * before + text) for before in range(3)]
     return [form[-(-8 * before // 6) : 8 * (before + len(text)) // 6] for before, form in enumerate(forms)]
 
@@ -34,17 +34,17 @@ def plain_table(source: Path | bytes, columns: Sequence[str] | None = None) -> p
     """The table of a Parquet file, or of its bytes.
 
     Raises:
-        pa.ArrowException, OSError: it is none, or a column has an extension type.
+        pa.ArrowException, OSError: it is not a Parquet file, or a column has an extension type.
     """
-    # not pq.read_table, which reads as a dataset of one file: slower, and its threads let go of the file when they like
+    # not pq.read_table, which reads a dataset of one file: slower, and its threads may keep the file open for a while
     with _opened(source) as file, pq.ParquetFile(file) as table:
-        return table.read(None if columns is None else _there(table, columns))
+        return table.read(None if columns is None else _present(table, columns))
 
 
 def plain_batches(path: Path, columns: Sequence[str], words: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """A Parquet file bit by bit, the `words` among its `columns` as dictionaries. Raises as `plain_table` does."""
+    """A Parquet file, streaming, with the `words` among its `columns` as dictionaries. Raises as `plain_table` does."""
     with _opened(path) as file, pq.ParquetFile(file, read_dictionary=list(words), pre_buffer=False) as table:
-        yield from table.iter_batches(_ROWS, columns=_there(table, columns))
+        yield from table.iter_batches(_ROWS, columns=_present(table, columns))
 
 
 def plain_metadata(path: Path) -> Any:
@@ -53,7 +53,8 @@ def plain_metadata(path: Path) -> Any:
         return pq.read_metadata(file)
 
 
-def _there(table: pq.ParquetFile, columns: Sequence[str]) -> list[str]:
+def _present(table: pq.ParquetFile, columns: Sequence[str]) -> list[str]:
+    """`columns`; ArrowInvalid if the file lacks one."""
     lacking = set(columns) - set(table.schema_arrow.names)
     if lacking:
         raise pa.ArrowInvalid(f"it has no column {', '.join(sorted(lacking))}")
@@ -61,6 +62,7 @@ def _there(table: pq.ParquetFile, columns: Sequence[str]) -> list[str]:
 
 
 def _opened(source: Path | bytes) -> pa.NativeFile:
+    """The open file; ArrowInvalid if its footer mentions an extension type."""
     file = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
     end = file.read_at(8, max(0, file.size() - 8))
     length = min(file.size(), 8 + int.from_bytes(end[:4], "little"))
@@ -68,6 +70,6 @@ def _opened(source: Path | bytes) -> pa.NativeFile:
     if any(form in footer for form in _FORMS):
         file.close()
         raise pa.ArrowInvalid(
-            "it has a column of an Arrow extension type, and to read one can run code; write columns of plain types"
+            "it has a column of an Arrow extension type, and reading one can run code; write columns of plain types"
         )
     return file

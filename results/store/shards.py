@@ -1,7 +1,7 @@
-"""What a shard is: a Parquet file that carries the SHA-256 of itself.
+"""What a shard is: a Parquet file that carries its own SHA-256.
 
-Its footer holds 64 hex digits that were zeros when the hash was taken, so that no flipped byte goes unseen, in data or
-metadata. The same rows are the same bytes.
+The footer holds the 64 hex digits of the hash, which was taken with zeros in their place. So every flipped byte is
+noticed, in data and in metadata. The same rows give the same bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IMAGE_SHARD = pa.schema(
         ("prompt", pa.string()),
         ("adapter", pa.string()),
         ("seed", pa.int64()),
-        ("withheld", pa.string()),  # "" for an image that may be asked, else why not: blank, flagged
+        ("withheld", pa.string()),  # "" for an image that is asked about, else why it is not: blank, flagged
     ]
 )
 ANSWER_SHARD = pa.schema(
@@ -61,7 +61,7 @@ def serialise(table: pa.Table) -> bytes:
     """The bytes of a shard."""
     schema = table.schema.with_metadata(_HUGGING_FACE) if table.schema.names == IMAGE_SHARD.names else table.schema
     sink = pa.BufferOutputStream()
-    # PNGs do not compress again, and a page checksum tells readers other than us of a flipped byte too
+    # PNGs do not compress further; with page checksums other readers notice a flipped byte too
     codec: Any = {name: "NONE" if name.startswith("image.") else "ZSTD" for name in _leaves(schema)}
     with pq.ParquetWriter(
         sink, schema, compression=codec, write_page_checksum=True, write_statistics=False, store_schema=True
@@ -88,12 +88,12 @@ def _digest_at(content: bytes) -> int:
     at = content.rfind(_DIGEST.encode())
     if at < 0:
         return -1
-    found = re.compile(rb"[0-9a-f]{64}").search(content, at + len(_DIGEST))
-    return found.start() if found else -1
+    digits = re.compile(rb"[0-9a-f]{64}").search(content, at + len(_DIGEST))
+    return digits.start() if digits else -1
 
 
 def deserialise(name: str, content: bytes) -> pa.Table:
-    """The table of a shard; StoreError if a single byte is not as `serialise` made it."""
+    """The table of a shard. StoreError if a single byte differs from what `serialise` made."""
     at = _digest_at(content)
     if at < 0 or content[-4:] != b"PAR1":
         raise StoreError(f"shard '{name}' is cut short or was not written by Seesaw ({len(content)} bytes)")
@@ -107,7 +107,7 @@ def deserialise(name: str, content: bytes) -> pa.Table:
 
 
 def check_name(name: str, table: pa.Table) -> None:
-    """StoreError if images lie under a name that is not theirs: a name follows from model, prompt and seeds."""
+    """StoreError if images are stored under the name of another batch: a name follows from model, prompt and seeds."""
     kind, folder, file = name.split("/")
     if kind != "images":
         return

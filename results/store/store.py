@@ -1,23 +1,23 @@
 """The store: images and answers by content, as Parquet shards on any filesystem that pyarrow opens.
 
-    images/<model>-<identity>/<batch>.parquet                     one batch of images
-    answers/<vlm>-<identity>/<batch>-<questionnaire>.parquet      the answers to one batch
-    damaged/...                                                   shards found altered, moved here, never deleted
-    costs/...                                                     what batches took (`results.store.costs`); no record of work
+    images/<model>-<identity>/<batch>.parquet                   one batch of images
+    answers/<vlm>-<identity>/<batch>-<questionnaire>.parquet    the answers to one batch
+    damaged/...                                                 shards found altered: moved here, never deleted
+    costs/...                                                   measured seconds: estimates (`results.store.costs`)
 
-A committed shard *is* the record of completion; there is no other ledger. On a local or shared filesystem it is written
-aside, fsynced and linked into place: complete or absent, whatever is killed. Whoever commits second adopts what is
-there. Every shard carries the SHA-256 of itself (`results.store.shards`).
+A committed shard *is* the record of completed work; no other ledger can disagree with it. On a local or shared
+filesystem a shard is written atomically (`results.atomic_write`), so it is complete or absent, whatever is killed. A
+second writer finds the shard and keeps it. Every shard carries its own SHA-256 (`results.store.shards`).
 
-An object store does the same with one PUT, and from 10 MB on with one multipart upload, which shows nothing before it
-is completed (a rule of the bucket should drop what was never completed). There "second" means: who finds the shard when
-looking. Of two that look at once both put, and the last stays, which is whole and as good: a name stands for the same
-images, and made on the same hardware for the same bytes. Credentials come from the environment alone, the endpoint from
+On an object store a commit is one PUT, or from 10 MB on one multipart upload, of which nothing is visible until it is
+complete (a bucket rule should delete uploads that were never completed). A writer keeps a shard that it finds when it
+looks. If two writers look at the same moment, both put and the last one stays. That is safe: the name stands for the
+same images, and on the same hardware for the same bytes. Credentials come only from the environment, the endpoint from
 `AWS_ENDPOINT_URL` or the URI (`?endpoint_override=http%3A%2F%2F127.0.0.1%3A9000`). A server that is silent for 5 s is
-asked three times, so that its absence is told within about 20 s.
+asked three times, so its absence is reported within about 20 s.
 
-What may pass by itself, a full disk, a share or server that is away, is StoreUnavailable: the same Store goes on
-afterwards. What will not, a denied access, a bucket that does not exist, is EnvironmentFault.
+What may pass, such as a full disk or a share or server that is away, is StoreUnavailable: the same Store works again
+afterwards. What will not pass, such as denied access or a missing bucket, is EnvironmentFault.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from seesaw.results.store.shards import ANSWER_SHARD, IMAGE_SHARD, check_name, d
 
 __all__ = ["ANSWER_SHARD", "IMAGE_SHARD", "Store", "StoreProblem", "shard_folder"]
 
-MARK = ".seesaw"  #: the file that tells a local store from a folder of its name, as where a share is not mounted
+MARK = ".seesaw"  #: marks a local store: the mount point of a share that is away has none
 _SHARD = re.compile(r"(images/[\w.-]+/[0-9a-f]{32}|answers/[\w.-]+/[0-9a-f]{32}-[0-9a-f]{32})\.parquet")
-LOOKERS = 16  #: threads that look at the ends of shards, of which a folder has hundred thousands
+READERS = 16  #: threads that read the ends of shards; a folder may have hundreds of thousands
 _STALE = re.compile(r"\.[\w.-]+\.tmp")
 
 
 @dataclass(frozen=True)
 class StoreProblem:
-    """Something in the store that is not a sound shard: `kind` is damaged, temporary or foreign."""
+    """Something in the store that is not a sound shard. `kind` is damaged, temporary or foreign."""
 
     name: str
     kind: str
@@ -59,14 +59,15 @@ class StoreProblem:
 
 
 def shard_folder(kind: str, name: str, identity: str) -> str:
-    """Folder of a model's images or a VLM's answers: a readable name, made safe for a path, and its identity."""
+    """Folder of a model's images or a VLM's answers: its name, made safe for a path, and its identity."""
     return f"{kind}/{re.sub(r'[^A-Za-z0-9_.-]+', '-', name).strip('.-')[:60] or 'model'}-{identity}"
 
 
 class Store:
     """Shards under one root: a directory, or a URI such as `s3://bucket/prefix` (credentials from the environment).
 
-    `made` says that somebody has probed it: where its root is not there, or another, it is away and not made again.
+    `exists` says that somebody has probed the store already. If its root is then missing, or is not a store, it counts
+    as away and is not created again.
 
     Raises:
         ConfigError: the URI holds credentials.
@@ -80,20 +81,20 @@ class Store:
         damaged = [problem for name, problem in store.verify() if problem]
     """
 
-    def __init__(self, root: str | Path, made: bool = False) -> None:
+    def __init__(self, root: str | Path, exists: bool = False) -> None:
         self.root = str(root)
         self._fs, self._base = open_filesystem(self.root)
         self._local = isinstance(self._fs, fs.LocalFileSystem)
-        # a root that was there once is never made again: where a share is not mounted, that would fill the local disk
-        self._made = self._local and (made or os.path.isdir(self._base))
-        self._mounted = self._made and os.path.ismount(self._base)
-        self._marked = self._local and (made or os.path.exists(self.path(MARK)))
+        # a root that existed once is never created again: if a share is not mounted, that would fill the local disk
+        self._exists = self._local and (exists or os.path.isdir(self._base))
+        self._mounted = self._exists and os.path.ismount(self._base)
+        self._marked = self._local and (exists or os.path.exists(self.path(MARK)))
 
     def path(self, name: str) -> str:
         return f"{self._base}/{name}"
 
     def probe(self) -> None:
-        """Raise EnvironmentFault unless the store can be written and read, before any GPU hour is spent on it."""
+        """Raise EnvironmentFault unless the store can be written and read, before any GPU hour is spent."""
         name, sent = self.path(f".probe-{uuid.uuid4().hex}.tmp"), b"seesaw"
         try:
             if self._local:
@@ -107,23 +108,23 @@ class Store:
                 kept = stream.read()
             self._fs.delete_file(name)
         except (OSError, pa.ArrowException) as error:
-            told = meaning(error, self.root, local=self._local, gone=self._gone())
-            if not isinstance(told, EnvironmentFault):
-                told = EnvironmentFault(f"store '{self.root}' cannot be written: {first_line(error)}")
-            raise told from error
-        if kept != sent:  # a server that knows no trailing checksums keeps them as content
+            fault = meaning(error, self.root, local=self._local, gone=self._gone())
+            if not isinstance(fault, EnvironmentFault):
+                fault = EnvironmentFault(f"store '{self.root}' cannot be written: {first_line(error)}")
+            raise fault from error
+        if kept != sent:  # a server that does not support trailing checksums stores them as content
             raise EnvironmentFault(
-                f"store '{self.root}' keeps other bytes than it was given; for a server that does not know the "
-                "checksums that are sent along, set AWS_REQUEST_CHECKSUM_CALCULATION=WHEN_REQUIRED in the environment"
+                f"store '{self.root}' does not return the bytes that were written to it; if its server does not "
+                "support checksums in requests, set AWS_REQUEST_CHECKSUM_CALCULATION=WHEN_REQUIRED in the environment"
             )
 
     def commit(self, name: str, table: pa.Table) -> bool:
-        """Make `table` the shard `name`, whole or not at all; False if the shard was there already (it stays)."""
+        """Write `table` as the shard `name`, atomically. False if the shard exists already, which is kept."""
         content = serialise(table)
-        with self._told():
-            return self._link(name, content) if self._local else self._put(name, content)
+        with self._translated():
+            return self._write_file(name, content) if self._local else self._put_object(name, content)
 
-    def _put(self, name: str, content: bytes) -> bool:
+    def _put_object(self, name: str, content: bytes) -> bool:
         path = self.path(name)
         if self._fs.get_file_info(path).type == fs.FileType.File:
             return False
@@ -131,7 +132,7 @@ class Store:
             stream.write(content)
         return True
 
-    def _link(self, name: str, content: bytes) -> bool:
+    def _write_file(self, name: str, content: bytes) -> bool:
         self._make_folder(os.path.dirname(name))
         try:
             with atomic_write(self.path(name), exclusive=True) as file:
@@ -141,8 +142,8 @@ class Store:
         return True
 
     def keep(self, name: str, content: bytes) -> None:
-        """Write what is no shard and may be written again, whole or not at all."""
-        with self._told():
+        """Write a file that is not a shard and may be replaced, atomically."""
+        with self._translated():
             if self._local:
                 self._make_folder(os.path.dirname(name))
                 with atomic_write(self.path(name)) as file:
@@ -152,23 +153,23 @@ class Store:
                     stream.write(content)
 
     def recall(self, name: str) -> bytes:
-        """What was kept as `name`; FileNotFoundError if nothing was."""
-        with self._told(), self._fs.open_input_stream(self.path(name), compression=None) as stream:
+        """The content that `keep` wrote as `name`; FileNotFoundError if there is none."""
+        with self._translated(), self._fs.open_input_stream(self.path(name), compression=None) as stream:
             content: bytes = stream.read()
         return content
 
     def read(self, name: str) -> pa.Table:
-        """The shard `name`; FileNotFoundError if absent, StoreError if a single byte of it is not as committed."""
-        with self._told(), self._fs.open_input_stream(self.path(name), compression=None) as stream:
+        """The shard `name`. FileNotFoundError if it is absent, StoreError if a single byte has changed."""
+        with self._translated(), self._fs.open_input_stream(self.path(name), compression=None) as stream:
             content = stream.read()
         return deserialise(name, content)
 
     def look(self, folder: str) -> tuple[set[str], list[StoreProblem]]:
-        """Names of the shards in a folder that are complete as far as their ends can tell, and what else lies there."""
+        """Names of the shards in a folder that end as a complete shard does, and problems with all else there."""
         names, problems = set(), []
-        for name, whole in self._scan(folder):
+        for name, complete in self._scan(folder):
             if _SHARD.fullmatch(name):
-                if whole:
+                if complete:
                     names.add(name)
                 else:
                     problems.append(StoreProblem(name, "damaged", "cut short"))
@@ -179,17 +180,17 @@ class Store:
         return names, problems
 
     def names(self, folder: str) -> set[str]:
-        """The names that `look` finds."""
+        """The names in `look`."""
         return self.look(folder)[0]
 
     def problems(self, folder: str) -> list[StoreProblem]:
-        """The problems that `look` finds."""
+        """The problems in `look`."""
         return self.look(folder)[1]
 
     def quarantine(self, name: str) -> str:
-        """Move a damaged shard out of the way, so that it is made again; nothing is deleted."""
+        """Move a damaged shard to `damaged/`, so that it is made again. Nothing is deleted. Returns its new name."""
         target = f"damaged/{name}.{uuid.uuid4().hex[:8]}"
-        with self._told():
+        with self._translated():
             if self._local:
                 self._make_folder(os.path.dirname(target))
             self._fs.move(self.path(name), self.path(target))
@@ -197,18 +198,20 @@ class Store:
 
     def folders(self, kinds: Sequence[str] = ("images", "answers")) -> list[str]:
         """Every folder that may hold shards."""
-        found = []
-        for kind in kinds:
-            found += [f"{kind}/{i.base_name}" for i in self._list(kind) if i.type == fs.FileType.Directory]
-        return sorted(found)
+        return sorted(
+            f"{kind}/{info.base_name}"
+            for kind in kinds
+            for info in self._list(kind)
+            if info.type == fs.FileType.Directory
+        )
 
     def folder(self, kind: str, name: str, identity: str) -> str:
-        """Where a model's images or a VLM's answers lie, whatever it was called when the first of them came."""
-        there = [folder for folder in self.folders([kind]) if folder.endswith(f"-{identity}")]
-        return there[0] if there else shard_folder(kind, name, identity)
+        """The folder of a model's images or a VLM's answers, found by identity: its name may have changed since."""
+        existing = [folder for folder in self.folders([kind]) if folder.endswith(f"-{identity}")]
+        return existing[0] if existing else shard_folder(kind, name, identity)
 
     def verify(self) -> Iterator[tuple[str, StoreProblem | None]]:
-        """Check every byte of every shard: (name, None) for a sound one, (name, problem) for what is not."""
+        """Check every byte of every shard: (name, None) for a sound one, (name, problem) for anything else."""
         known = {"images", "answers", "damaged", "costs", MARK}
         for info in self._list(""):
             if info.base_name not in known:
@@ -222,10 +225,10 @@ class Store:
                     name = f"{kind}/{info.base_name}"
                     yield name, StoreProblem(name, "foreign", "not written by Seesaw; it counts nowhere")
         for folder in self.folders():
-            odd = {p.name: p for p in self.problems(folder)}
+            problems = {problem.name: problem for problem in self.problems(folder)}
             for name, _ in self._scan(folder):
-                if name in odd:
-                    yield name, odd[name]
+                if name in problems:
+                    yield name, problems[name]
                     continue
                 try:
                     check_name(name, self.read(name))
@@ -235,36 +238,36 @@ class Store:
                     yield name, None
 
     def _list(self, folder: str) -> list[fs.FileInfo]:
-        """What lies in a folder, nothing if there is no such folder; never nothing because the store is away."""
-        with self._told():
+        """What a folder contains; [] if there is no such folder. A store that is away raises and never looks empty."""
+        with self._translated():
             place = self.path(folder) if folder else self._base
-            found: list[fs.FileInfo] = self._fs.get_file_info(fs.FileSelector(place, allow_not_found=True))
-            if not found:
+            infos: list[fs.FileInfo] = self._fs.get_file_info(fs.FileSelector(place, allow_not_found=True))
+            if not infos:
                 self._check_root()
-            return found
+            return infos
 
     def _scan(self, folder: str) -> list[tuple[str, bool]]:
-        """(name, ends as Parquet does) of everything in a folder, sorted. Remote stores never cut a PUT short."""
+        """(name, whether it ends as Parquet does) of all in a folder, sorted. An object store has no half objects."""
         if not self._local:
             infos = self._list(folder)
             return sorted((f"{folder}/{i.base_name}", i.type == fs.FileType.File and i.size > 12) for i in infos)
-        found = []
-        with self._told():
+        names = []
+        with self._translated():
             try:
                 entries = list(os.scandir(self.path(folder)))
             except (FileNotFoundError, NotADirectoryError):
                 entries = []
-            with ThreadPoolExecutor(LOOKERS) as pool:  # what is not in memory takes a disk's or a server's time each
-                for some in pool.map(_ends, (entries[first::LOOKERS] for first in range(LOOKERS))):
-                    found += [(f"{folder}/{name}", whole) for name, whole in some]
+            with ThreadPoolExecutor(READERS) as pool:  # each file that is not in memory waits for a disk or a server
+                for some in pool.map(_ends, (entries[first::READERS] for first in range(READERS))):
+                    names += [(f"{folder}/{name}", complete) for name, complete in some]
             self._check_root()
-        return sorted(found)
+        return sorted(names)
 
     def _make_folder(self, folder: str) -> None:
-        """Make a folder of a local store; its root only if it never was there."""
-        if not self._made:
+        """Create a folder of a local store, and its root only if it never existed."""
+        if not self._exists:
             os.makedirs(self._base, exist_ok=True)
-            self._made, self._mounted = True, os.path.ismount(self._base)
+            self._exists, self._mounted = True, os.path.ismount(self._base)
         self._check_root()
         place = self._base
         for part in filter(None, folder.split("/")):
@@ -273,7 +276,7 @@ class Store:
                 os.mkdir(place)
 
     def _check_root(self) -> None:
-        """Raise FileNotFoundError if the root is not there any more, EnvironmentFault if there is no such bucket."""
+        """Raise FileNotFoundError if the root has gone, EnvironmentFault if the bucket does not exist."""
         if self._gone():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._base)
         bucket = "" if self._local else self._base.partition("/")[0]
@@ -281,8 +284,8 @@ class Store:
             raise no_bucket(self.root, f"there is no '{bucket}'")
 
     def _gone(self) -> bool:
-        """True if the root is not where it was. What else is wrong with it, the call that meets it says."""
-        if not self._made:
+        """Whether the root has gone. Other faults show in the call that meets them."""
+        if not self._exists:
             return False
         try:
             os.stat(self._base)
@@ -294,28 +297,27 @@ class Store:
         return unmarked or (self._mounted and not os.path.ismount(self._base))
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn what filesystems raise into what it means."""
+    def _translated(self) -> Iterator[None]:
+        """Turn an error of the filesystem into the error of ours that it means (`meaning`)."""
         try:
             yield
         except (OSError, pa.ArrowException) as error:
-            told = meaning(error, self.root, local=self._local, gone=self._gone())
-            if told is error:
+            translated = meaning(error, self.root, local=self._local, gone=self._gone())
+            if translated is error:
                 raise
-            raise told from error
+            raise translated from error
 
 
 def _ends(entries: Sequence[os.DirEntry[str]]) -> list[tuple[str, bool]]:
-    """(name, is a file that ends as Parquet does) of what is still there."""
-    found = []
+    """(name, whether it is a file that ends as Parquet does) of the entries that still exist."""
+    names = []
     for entry in entries:
-        # a temporary file that a live writer has just renamed is gone, and its folder is not empty for it
-        with contextlib.suppress(FileNotFoundError):
-            found.append((entry.name, entry.is_file() and _ends_whole(entry.path)))
-    return found
+        with contextlib.suppress(FileNotFoundError):  # a temporary file that its writer has renamed in the meantime
+            names.append((entry.name, entry.is_file() and _ends_as_parquet(entry.path)))
+    return names
 
 
-def _ends_whole(path: str) -> bool:
+def _ends_as_parquet(path: str) -> bool:
     handle = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(handle).st_size

@@ -57,7 +57,7 @@ def table1(cases: Sequence[Case]) -> Sheet:
 
 
 def appendix(cases: Sequence[Case], model: str, strategy: str) -> Sheet:
-    """The paper's appendix table of one model: a row for each case of `strategy`, with the last tau of `all` if known."""
+    """The paper's appendix table of one model: a row for each case of `strategy`, with the last tau of `all`."""
     mine = [case for case in cases if (case.model, case.strategy) == (model, strategy)]
     every = {(c.subject, c.case): c.tau for c in cases if (c.model, c.strategy, c.counts) == (model, "all", True)}
     rows = []

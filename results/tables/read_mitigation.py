@@ -139,7 +139,7 @@ def _wrong_priorities(text: str, axes: Sequence[str]) -> Iterator[str]:
 
 
 def _contradictions(case: Case, first: Case) -> Iterator[str]:
-    """Where `case` contradicts itself, or `first`: the same case under another strategy, which has the same priorities."""
+    """Where `case` contradicts itself, or `first`, which is the same case under another strategy."""
     if (case.chosen, case.epsilon) != (first.chosen, first.epsilon):
         yield f"has other priorities, or another epsilon, than {first.strategy} under the same case"
     for number, step in enumerate(case.trajectory):

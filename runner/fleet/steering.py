@@ -80,7 +80,7 @@ class Steering:
         self._stranded = Waiting(events, grace=LOOK_SECONDS)  # a batch may just have ended: that is no wait yet
         self._fit_nowhere: set[str] = set()  # models
         self._gpu_seconds, self._last_look = 0.0, time.monotonic()
-        self._costs_written, self._store = self._last_look, Store(experiment.store, made=True)
+        self._costs_written, self._store = self._last_look, Store(experiment.store, exists=True)
 
     def wake(self) -> None:
         """Something has changed. The first call starts the loop: a run for which all is there loads nothing."""

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from seesaw.results.printable import printable
-from seesaw.results.report.pictures import ExampleImages
+from seesaw.results.report.example_images import ExampleImages
 from seesaw.runner.cli import main
 from seesaw.runner.report import write_report
 from tests.faults.hostile import (

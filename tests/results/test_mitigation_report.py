@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from seesaw.results.errors import RunDirectoryError
+from seesaw.results.report.example_images import ExampleImages
 from seesaw.results.report.heatmap import signed
-from seesaw.results.report.pictures import ExampleImages
 from seesaw.results.store.identity import image_key, image_seed
 from seesaw.results.store.store import Store
 from seesaw.results.tables.mitigation_matrices import matrices_of
@@ -137,7 +137,7 @@ def test_the_head_says_what_was_run_and_how_it_ended(alone: Trial) -> None:
         "<dt>epsilon</dt><dd>0.1, 0.35</dd>",
         "<dt>metric</dt><dd>nominal</dd>",
         "<dt>targets</dt><dd>uniform on every axis</dd>",
-        "<dt>intervention</dt><dd>counterfactuals weigh as the target of their axis says</dd>",
+        "<dt>intervention</dt><dd>counterfactuals are weighted by the target of their axis</dd>",
         f"<code>{read_run_json(alone[0])['id']}</code>",
     ):
         assert said in words
@@ -146,8 +146,8 @@ def test_the_head_says_what_was_run_and_how_it_ended(alone: Trial) -> None:
 def test_settings_that_differ_from_the_sweeps_are_told_apart(beside: Trial) -> None:
     page = page_of(*beside)
     assert (
-        "<dt>intervention</dt><dd>all counterfactuals of an axis weigh the same; in the mitigation: counterfactuals "
-        "weigh as the target of their axis says</dd>" in page
+        "<dt>intervention</dt><dd>all counterfactuals of an axis have the same weight; in the mitigation: counterfactuals "
+        "are weighted by the target of their axis</dd>" in page
     )
     assert page.count("in the mitigation:") == 1
     assert "the last command, <code>seesaw mitigate</code>: 2030" in page

@@ -258,7 +258,7 @@ def test_who_comes_while_a_share_is_not_mounted_writes_nothing_beneath(small, tm
     mount("--bind", small, share)
     Store(share).probe()
     subprocess.run(["umount", share], check=True)
-    late = Store(share, made=True)
+    late = Store(share, exists=True)
     with pytest.raises(StoreUnavailable, match="its folder is not there any more"):
         late.commit(shard(1), images(1))
     write_costs(late, {FOLDER: MeasuredCosts(3, 1.0, 2.0)})

@@ -16,7 +16,7 @@ from seesaw.results.store.identity import batch_key, batch_size, image_key, imag
 from seesaw.results.store.store import Store
 from seesaw.results.tables.run_reader import FIRST
 
-__all__ = ["ExampleImages", "Picture"]
+__all__ = ["ExampleImage", "ExampleImages"]
 
 _SIDE = 192  # px that a large image is scaled down to
 _TINY = 128  # px; an image up to this size is shown pixel by pixel
@@ -24,7 +24,7 @@ _KINDS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"}  # for
 
 
 @dataclass(frozen=True)
-class Picture:
+class ExampleImage:
     """A data URI, or "" with the reason in `missing`. `tiny` images are enlarged without smoothing."""
 
     uri: str
@@ -45,9 +45,9 @@ class ExampleImages:
         self._folders: dict[str, str] = {}
         self.size = 0
 
-    def first(self, model: str, prompt: str, count: int, stated: int = 0) -> list[Picture]:
+    def first(self, model: str, prompt: str, count: int, stated: int = 0) -> list[ExampleImage]:
         """The first `count` images, at most FIRST, of a prompt without adapter that states `stated` axes."""
-        pictures: list[Picture] = []
+        pictures: list[ExampleImage] = []
         size = batch_size(stated)
         for start in range(0, count, size):
             seeds = self._seeds[start : start + size]
@@ -55,11 +55,11 @@ class ExampleImages:
             pictures += self._pictures(model, prompt, seeds, keys[: count - start])
         return pictures
 
-    def pictures(self, model: str, prompt: str, image_keys: Sequence[str]) -> list[Picture]:
+    def pictures(self, model: str, prompt: str, image_keys: Sequence[str]) -> list[ExampleImage]:
         """The images `image_keys` of the first batch of a sweep's prompt; one that is not there has no URI."""
         return self._pictures(model, prompt, self._seeds, image_keys)
 
-    def _pictures(self, model: str, prompt: str, seeds: Sequence[int], image_keys: Sequence[str]) -> list[Picture]:
+    def _pictures(self, model: str, prompt: str, seeds: Sequence[int], image_keys: Sequence[str]) -> list[ExampleImage]:
         identity = self._models.get(model, "")
         if model not in self._folders:
             self._folders[model] = self._store.folder("images", model, identity)
@@ -67,21 +67,22 @@ class ExampleImages:
         try:
             table = self._store.read(shard).select(["image_key", "image", "withheld"])
         except FileNotFoundError:
-            return [Picture("", missing="image not in the store")] * len(image_keys)
+            return [ExampleImage("", missing="image not in the store")] * len(image_keys)
         except (StoreError, OSError, KeyError):
-            return [Picture("", missing="image not readable in the store: run seesaw verify")] * len(image_keys)
+            return [ExampleImage("", missing="image not readable in the store: run seesaw verify")] * len(image_keys)
         rows = {row["image_key"]: row for row in table.to_pylist()}
         pictures = [
-            _picture(rows[key]) if key in rows else Picture("", missing="image not in the store") for key in image_keys
+            _picture(rows[key]) if key in rows else ExampleImage("", missing="image not in the store")
+            for key in image_keys
         ]
         self.size += sum(len(picture.uri) for picture in pictures)
         return pictures
 
 
-def _picture(row: Mapping[str, Any]) -> Picture:
+def _picture(row: Mapping[str, Any]) -> ExampleImage:
     """The image in a row of a shard. A withheld one is not shown: a safety checker may have flagged it."""
     if row["withheld"]:
-        return Picture("", missing=f"withheld: {row['withheld']}")
+        return ExampleImage("", missing=f"withheld: {row['withheld']}")
     encoded: bytes = row["image"]["bytes"]
     try:
         with open_image(encoded) as image:
@@ -94,6 +95,6 @@ def _picture(row: Mapping[str, Any]) -> Picture:
                 file = io.BytesIO()
                 small.save(file, "JPEG", quality=82)
                 encoded, kind = file.getvalue(), "image/jpeg"
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):  # Pillow: not an image, or too large a one
-        return Picture("", missing="image cannot be decoded")
-    return Picture(f"data:{kind};base64,{base64.b64encode(encoded).decode()}", tiny)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):  # not an image, or a vast one
+        return ExampleImage("", missing="image cannot be decoded")
+    return ExampleImage(f"data:{kind};base64,{base64.b64encode(encoded).decode()}", tiny)
