@@ -146,8 +146,8 @@ def test_the_head_says_what_was_run_and_how_it_ended(alone: Trial) -> None:
 def test_settings_that_differ_from_the_sweeps_are_told_apart(beside: Trial) -> None:
     page = page_of(*beside)
     assert (
-        "<dt>intervention</dt><dd>all counterfactuals of an axis have the same weight; in the mitigation: counterfactuals "
-        "are weighted by the target of their axis</dd>" in page
+        "<dt>intervention</dt><dd>all counterfactuals of an axis have the same weight; in the mitigation: "
+        "counterfactuals are weighted by the target of their axis</dd>" in page
     )
     assert page.count("in the mitigation:") == 1
     assert "the last command, <code>seesaw mitigate</code>: 2030" in page
