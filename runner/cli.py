@@ -281,7 +281,7 @@ def init(path: str, model: str, vqa: str, listed: str | None) -> None:
 @_answerable
 def models(as_json: bool) -> None:
     """List the shipped models: engine, memory, licence, and whether their weights are here."""
-    from seesaw.runner.display.catalog import show_models
+    from seesaw.runner.catalog import show_models
 
     show_models("models", as_json)
 
@@ -291,7 +291,7 @@ def models(as_json: bool) -> None:
 @_answerable
 def vlms(as_json: bool) -> None:
     """List the shipped VLMs: engine, memory, licence, and whether their weights are here."""
-    from seesaw.runner.display.catalog import show_models
+    from seesaw.runner.catalog import show_models
 
     show_models("vlms", as_json)
 
@@ -301,7 +301,7 @@ def vlms(as_json: bool) -> None:
 @_answerable
 def datasets(as_json: bool) -> None:
     """List the shipped datasets: subjects, axes and attributes."""
-    from seesaw.runner.display.catalog import show_datasets
+    from seesaw.runner.catalog import show_datasets
 
     show_datasets(as_json)
 
@@ -311,7 +311,7 @@ def datasets(as_json: bool) -> None:
 @_answerable
 def doctor(as_json: bool) -> int:
     """Say what this machine can run, and what is missing. Exit code 4 if not even the demo can run."""
-    from seesaw.runner.display.doctor import show_doctor
+    from seesaw.runner.doctor import show_doctor
 
     return show_doctor(as_json)
 

@@ -307,7 +307,7 @@ FORBIDDEN = {
     },
     r"(?<![\w.])print\(|click\.(?:echo|secho)\(|sys\.std(?:out|err)\.write": {
         "runner/display/streams.py": "where control characters are written out",
-        "runner/display/doctor.py": "a program for a process of its own, whose output is read and shown through streams",
+        "runner/doctor.py": "a program for a process of its own, whose output is read and shown through streams",
         "actors/pictogram/train_tti.py": "a script of ours that prints numbers",
         "actors/pictogram/train_vlm.py": "a script of ours that prints numbers",
         **{
