@@ -105,6 +105,11 @@ def _target(axis: Axis, value: object) -> NDArray[np.float64]:
             raise ConfigError(f"the target of axis '{axis.name}' is '{value}'; it must be 'uniform', or shares")
         return uniform(len(axis.attributes))
     if isinstance(value, Mapping):
+        if True in value or False in value:
+            raise ConfigError(
+                f"the target of axis '{axis.name}': YAML read yes or no as a truth value; put it in quotes"
+            )
+        value = {str(name): share for name, share in value.items()}  # YAML reads 20 as a number
         for name in value:
             if name not in axis.attributes:
                 hint = nearest(str(name), axis.attributes)

@@ -34,6 +34,9 @@ __all__ = [
 ]
 
 _REPLICAS = "cluster.replicas."
+_TEXT_KEYS = ("name", "run", "store")  #: whose values are text to the letter, whatever YAML would make of them
+_NO_WORDS = ("tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")  #: plain words of YAML that stay what they are
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 #: why an address of a Ray client is none to run on
 CLIENT = (
     "the driver of a Ray client is outside the cluster, and all data would go through one connection of a proxy; run "
@@ -177,12 +180,26 @@ def _find(source: str, folder: Path, what: str) -> Path:
             return path
         if path.is_dir():
             raise ConfigError(f"{what} '{source}' is a directory; expected a YAML file")
+        if _HUB_ID.fullmatch(source) and not path.parent.is_dir() and what != "config":
+            raise ConfigError(f"{what} '{source}' is a hub repository: {_hub_remedy(source, folder, what)}")
         raise ConfigError(f"{what} '{source}' does not exist{_near_files(path)}")
     named = folder / f"{source}.yaml"
     if not source or not named.is_file():
         known = [p.stem for p in folder.glob("*.yaml")]
         raise ConfigError(f"no {what} '{source}' in {folder.name}/{nearest(source, known)}")
     return named
+
+
+def _hub_remedy(repo: str, folder: Path, what: str) -> str:
+    """What to write for a repository of the hub: a shipped YAML that names it, or one of the user's own."""
+    shipped = [path.stem for path in sorted(folder.glob("*.yaml")) if f": {repo}\n" in path.read_text(encoding="utf-8")]
+    settings = (
+        f"engine: diffusers, settings: {{repo: {repo}}}"
+        if what == "model"
+        else (f"engine: vllm, settings: {{model: {repo}}}")
+    )
+    own = f"write a YAML file with {settings}, and give its name"
+    return f"say '{shipped[0]}', which is shipped for it, or {own}" if shipped else own
 
 
 def _near_files(path: Path) -> str:
@@ -199,7 +216,9 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        loaded = OmegaConf.create(text)
+        loaded = OmegaConf.create(_with_words(text))
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply for a config") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
@@ -211,16 +230,48 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     return _plain(loaded, str(path))
 
 
+def _with_words(text: str) -> str:
+    """The same YAML, with quotes around what YAML would read as another type, and is a word here.
+
+    These are all keys (`yes`, `NO` and `20` name attributes), and the values of `name`, `run` and `store` at the top
+    (`2024_05_01` names a folder). A position in the text stays on its line.
+    """
+    marks: list[tuple[yaml.Mark, yaml.Mark]] = []
+
+    def visit(node: yaml.Node, top: bool) -> None:
+        children = node.value if isinstance(node, yaml.SequenceNode | yaml.MappingNode) else []
+        for child in children:
+            key, value = child if isinstance(child, tuple) else (None, child)
+            if isinstance(key, yaml.ScalarNode):
+                literal = top and key.value in _TEXT_KEYS and isinstance(value, yaml.ScalarNode)
+                for scalar in (key, value) if literal else (key,):
+                    if scalar.style is None and scalar.tag not in _NO_WORDS:
+                        marks.append((scalar.start_mark, scalar.end_mark))
+            visit(value, False)
+
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if root is not None:
+        visit(root, True)
+    for start, end in sorted(marks, key=lambda each: -each[0].index):
+        word = text[start.index : end.index].replace("'", "''")
+        text = f"{text[: start.index]}'{word}'{text[end.index :]}"
+    return text
+
+
 def _overridden(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str, Any]:
     for item in overrides:
         if "=" not in item or item.startswith("="):
             raise ConfigError(f"'{item}' is not an override; expected key=value, for example images=16")
     dotted = [item for item in overrides if item.startswith(_REPLICAS)]  # names of models may have dots in them
-    plain = [item for item in overrides if item not in dotted]
+    literal = [item for item in overrides if item.partition("=")[0] in _TEXT_KEYS]
+    plain = [item for item in overrides if item not in dotted and item not in literal]
     try:
         given = OmegaConf.from_dotlist(plain)
         kept = {key: value for key, value in values.items() if not _replaced(key, value, plain, given)}
-        merged = OmegaConf.merge(OmegaConf.create(_escaped(kept)), given)
+        for item in plain:
+            kept = _without(kept, item.partition("=")[0].split("."), OmegaConf.select(given, item.partition("=")[0]))
+        words = {key: text for key, _, text in (item.partition("=") for item in literal)}
+        merged = OmegaConf.merge(OmegaConf.create(_escaped(kept)), given, OmegaConf.create(_escaped(words)))
         for item in dotted:
             name, _, count = item.removeprefix(_REPLICAS).partition("=")
             replicas = {"cluster": {"replicas": {name: yaml.safe_load(count)}}}
@@ -237,6 +288,18 @@ def _replaced(key: str, value: Any, overrides: Sequence[str], given: DictConfig)
     """
     whole = any(item.startswith(f"{key}=") for item in overrides)
     return whole and (key == "priorities" or not isinstance(value, Mapping) or not OmegaConf.is_dict(given[key]))
+
+
+def _without(values: Mapping[str, Any], path: Sequence[str], given: Any) -> dict[str, Any]:
+    """`values` without what is at `path`, if what is given for it is of another kind: a list replaces a mapping."""
+    key, *rest = path
+    if key not in values:
+        return dict(values)
+    if rest:
+        inner = values[key]
+        return {**values, key: _without(inner, rest, given)} if isinstance(inner, Mapping) else dict(values)
+    same_kind = isinstance(values[key], Mapping) and OmegaConf.is_dict(given)
+    return dict(values) if same_kind else {name: value for name, value in values.items() if name != key}
 
 
 def _escaped(value: Any) -> Any:

@@ -262,7 +262,7 @@ def _priorities_of(config: Config, dataset: Dataset, search: Sequence[Path]) -> 
 
 def _absolute(place: str) -> str:
     """A directory that means the same from wherever the run is looked at; URIs stay."""
-    return place if "://" in place else os.path.abspath(place)
+    return place if "://" in place else os.path.abspath(os.path.expanduser(place))
 
 
 def _entries(models: Any) -> list[Any]:
