@@ -249,7 +249,7 @@ def _with_words(text: str) -> str:
                         marks.append((scalar.start_mark, scalar.end_mark))
             visit(value, False)
 
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # as OmegaConf does
     if root is not None:
         visit(root, True)
     for start, end in sorted(marks, key=lambda each: -each[0].index):

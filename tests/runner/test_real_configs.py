@@ -111,8 +111,8 @@ def test_deep_nesting_is_one_message(seesaw, tmp_path):
 
 
 def test_what_is_quoted_for_yaml_keeps_the_line_of_an_error(seesaw, tmp_path):
-    (tmp_path / "twice.yaml").write_text("name: 007\nimages: 8\nimages: 9\n")
-    assert "twice.yaml, line 3: not valid YAML: found duplicate key images" in seesaw("plan", "twice.yaml").err
+    (tmp_path / "twice.yaml").write_text("# infirmière —\nname: 007\nimages: 8\nimages: 9\n")
+    assert "twice.yaml, line 4: not valid YAML: found duplicate key images" in seesaw("plan", "twice.yaml").err
 
 
 def test_plan_of_a_config_that_names_its_folders_by_numbers(seesaw, tmp_path):
