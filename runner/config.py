@@ -245,7 +245,7 @@ def _with_words(text: str) -> str:
             if isinstance(key, yaml.ScalarNode):
                 literal = top and key.value in _TEXT_KEYS and isinstance(value, yaml.ScalarNode)
                 for scalar in (key, value) if literal else (key,):
-                    if scalar.style is None and scalar.tag not in _NO_WORDS:
+                    if not scalar.style and scalar.tag not in _NO_WORDS:
                         marks.append((scalar.start_mark, scalar.end_mark))
             visit(value, False)
 

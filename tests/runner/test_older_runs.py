@@ -1,7 +1,7 @@
 """A store and a run directory that version 0.1.0 wrote, before `import seesaw`, are read and resumed.
 
-`older_run.zip` holds a config, a user's own engine beside it, the store, and the run directory after `sweep`, `mitigate`
-and `study validation`. It was written in /tmp/before, which is the one thing that the test changes.
+`older_run.zip` holds a config, a user's own engine beside it, the store, and the run directory after `sweep`,
+`mitigate` and `study validation`. It was written in /tmp/before, which is the one thing that the test changes.
 """
 
 import io
