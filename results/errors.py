@@ -12,10 +12,11 @@
     ├── Interrupted                exit 3   stopped on request, or no node was left; the same command resumes
     │   └── HeadLost                        Ray's head no longer answers: no function of Ray may be called
     ├── StoreUnavailable           exit 4   the store is full or cannot be reached; work waits for it
-    ├── StoreError                          a shard that is unreadable, cut short or altered
+    ├── StoreError                 exit 4   a shard that is unreadable, cut short or altered
     └── BatchFailed                         one batch failed for good; the sweep goes on without it
 
-This module sits in the lowest room because every room raises from it.
+What no code above is for, and any other exception, is an error of Seesaw's own: exit 70. This module sits in the
+lowest room because every room raises from it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = [
 class SeesawError(Exception):
     """Base of all deliberate errors. `exit_code` is the exit code of the command."""
 
-    exit_code = 1
+    exit_code = 70
 
 
 class InputError(SeesawError):
@@ -85,7 +86,7 @@ class StoreUnavailable(SeesawError):
 
 
 class StoreError(SeesawError):
-    pass
+    exit_code = 4
 
 
 class BatchFailed(SeesawError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
@@ -14,13 +16,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from seesaw.results.errors import SeesawError, nearest
-from seesaw.results.secrets import without_secrets
+from seesaw.results.secrets import first_line, without_secrets
 from seesaw.runner.display.streams import say
 
 if TYPE_CHECKING:
     from seesaw.runner.jobs.job import Job
 
-__all__ = ["command", "main"]
+__all__ = ["INTERNAL", "command", "main"]
+
+INTERNAL = 70  #: exit code of an error of Seesaw's own (EX_SOFTWARE of sysexits.h)
 
 
 def command() -> NoReturn:
@@ -33,19 +37,32 @@ def command() -> NoReturn:
     commands (`--help`, a mistyped verb) end as Python programs do.
     """
     _replace_closed_streams()
-    code: object = 1
+    code: object = INTERNAL
     try:
         main()
     except SystemExit as end:
         code = end.code
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        _report_bug(error)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # its reader has gone
             stream.flush()
     if sys.modules.keys().isdisjoint(("pyarrow", "ray")):
-        sys.exit(code if isinstance(code, int | None) else 1)
-    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+        sys.exit(code if isinstance(code, int | None) else INTERNAL)
+    os._exit(code if isinstance(code, int) else 0 if code is None else INTERNAL)
+
+
+def _report_bug(error: BaseException) -> None:
+    """Say that Seesaw itself is at fault, and where the traceback is; without secrets, which an error may quote."""
+    text = without_secrets("".join(traceback.format_exception(error)))
+    where = "its traceback follows:\n" + text
+    with suppress(OSError):
+        with tempfile.NamedTemporaryFile("w", prefix="seesaw-error-", suffix=".txt", delete=False) as file:
+            file.write(f"seesaw {' '.join(sys.argv[1:])}\n{text}")
+        where = f"its traceback is in {file.name}"
+    kind = without_secrets(f"{type(error).__name__}: {first_line(error)}")
+    message = f"seesaw: this is an error of Seesaw's own, please report it; {kind}; {where}"
+    say(message, sys.stderr, lines=True)
 
 
 def _replace_closed_streams() -> None:
@@ -70,7 +87,7 @@ class _Verbs(click.Group):
 
 
 def _answerable(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Turn a deliberate error into one message and its exit code; anything else is a bug and shows itself."""
+    """Turn a deliberate error into one message and its exit code; anything else is a bug, which `command` reports."""
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
@@ -109,7 +126,7 @@ def main() -> None:
     example images=16 or cluster.replicas.sd14=4.
 
     Exit codes: 0 all done; 1 done, but some cells failed; 2 bad usage, config or input; 3 interrupted, the same
-    command resumes; 4 the environment cannot do it.
+    command resumes; 4 the environment cannot do it; 70 an error of Seesaw's own.
     """
 
 

@@ -122,3 +122,26 @@ def test_ls_lists_runs_with_their_state(seesaw, tmp_path):
     assert (row["run"], row["command"], row["state"]) == ("outputs/a", "sweep", "done")
     assert "outputs/a" in seesaw("ls").out
     assert seesaw("ls", "nowhere").code == 2
+
+
+def test_an_error_of_seesaws_own_has_a_code_of_its_own_and_says_where_its_traceback_is(tmp_path):
+    """1 means "done, some cells failed" and nothing else."""
+    program = """
+import sys
+from seesaw.runner import cli
+def broken(**arguments):
+    raise RuntimeError("a bug, quoting hf_abcdefghijklmnopqrstuvwx")
+cli.main.commands["plan"].callback = cli._answerable(broken)
+sys.argv = ["seesaw", "plan", "demo"]
+cli.command()
+"""
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert child.returncode == 70
+    assert child.stderr.startswith("seesaw: this is an error of Seesaw's own, please report it; RuntimeError: a bug")
+    assert child.stderr.count("\n") == 1
+    kept = Path(child.stderr.strip().rpartition("traceback is in ")[2])
+    try:
+        assert "Traceback (most recent call last)" in kept.read_text()
+        assert "hf_abcdef" not in kept.read_text() + child.stderr
+    finally:
+        kept.unlink()
