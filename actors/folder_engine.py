@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 
 from seesaw.actors.engines import ABSENT, Withheld
 from seesaw.results.errors import ConfigError, nearest
-from seesaw.results.images import open_image
+from seesaw.results.images import is_converted_plainly, opaque_rgb, open_image
 from seesaw.results.store.identity import image_seed
 
 __all__ = ["FolderEngine", "real_images", "spelt"]
@@ -56,9 +56,9 @@ class FolderEngine:
 
     @classmethod
     def identity(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """SHA-256 of every file, in order: images that were changed, added or taken away are another model."""
+        """The digest of every file, in order: images that were changed, added or taken away are another model."""
         files = real_images(settings)
-        return {"images": {subject: [_sha256(file) for file in found] for subject, found in files.items()}}
+        return {"images": {subject: [_digest(file) for file in found] for subject, found in files.items()}}
 
     @classmethod
     def preflight(cls, settings: Mapping[str, Any]) -> None:
@@ -158,14 +158,23 @@ def _texts(template: str, subject: str) -> tuple[str, ...]:
 
 
 def _decoded(file: Path) -> Image.Image:
-    """RGB pixels, turned as the camera was held: a VLM is not told of it."""
+    """RGB pixels, as `opaque_rgb` has them, turned as the camera was held: a VLM does not read EXIF."""
     try:
         with open_image(file) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
+            return opaque_rgb(ImageOps.exif_transpose(image))
     except _BROKEN as error:
         raise ConfigError(f"{file} cannot be read as an image: {error}; take it out of the folder") from None
 
 
-def _sha256(file: Path) -> str:
+def _digest(file: Path) -> str:
+    """The SHA-256 of a file, marked if it is not plainly converted: stores of 0.1.0 hold other pixels of the same file.
+
+    A file that cannot be decoded has its SHA-256; it is refused when it is used.
+    """
     with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    try:
+        with open_image(file) as image:
+            return digest if is_converted_plainly(image) else f"{digest} opaque"
+    except _BROKEN:
+        return digest

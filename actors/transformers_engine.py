@@ -19,7 +19,7 @@ from seesaw.actors.choice_tree import reply
 from seesaw.actors.engines import Reply, VQAQuestion
 from seesaw.actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
 from seesaw.results.errors import ConfigError, EnvironmentFault
-from seesaw.results.images import open_image
+from seesaw.results.images import opaque_rgb, open_image
 from seesaw.results.secrets import without_secrets
 
 __all__ = ["TransformersEngine"]
@@ -70,7 +70,7 @@ class TransformersEngine:
     def _ask_image(self, file: bytes, questions: Sequence[VQAQuestion]) -> list[Reply]:
         coded = [self._code(question) for question in questions]
         rows = [(c.text, b.prefix, b.tokens) for c in coded for b in c.tree.branchings]
-        image = open_image(file).convert("RGB")
+        image = opaque_rgb(open_image(file))
         logprobs = iter(self._logprobs(image, rows))
         return [reply(c.question, c.tree, [next(logprobs) for _ in c.tree.branchings]) for c in coded]
 

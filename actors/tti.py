@@ -17,7 +17,7 @@ from seesaw.actors.engines import BLANK, REASONS, Withheld
 from seesaw.actors.plugins import Plugin
 from seesaw.actors.process import begin, kept, mortal
 from seesaw.results.errors import StoreError
-from seesaw.results.images import open_image
+from seesaw.results.images import opaque_rgb, open_image
 from seesaw.results.store.store import IMAGE_SHARD, Store
 
 __all__ = ["BLANK", "ImageBatch", "TTIActor", "read_images"]
@@ -102,7 +102,7 @@ def _blanks(images: Sequence[bytes | Image.Image | Withheld]) -> int:
 
 
 def _sound(seed: int, made: Any) -> bytes | Image.Image | Withheld:
-    """What an engine made of one seed, withheld as blank if every pixel is the same; TypeError if it is no image."""
+    """What an engine made of one seed, withheld as blank if it shows one even colour; TypeError if it is no image."""
     if isinstance(made, Withheld):
         if made.reason not in REASONS:
             raise TypeError(
@@ -121,9 +121,7 @@ def _sound(seed: int, made: Any) -> bytes | Image.Image | Withheld:
     else:
         kind = type(made).__name__
         raise TypeError(f"the engine made no image of seed {seed}: expected encoded bytes or a PIL image, got {kind}")
-    if image.mode in ("P", "PA"):  # numbers of colours
-        image = image.convert("RGB")
-    extrema: Any = image.getextrema() if len(image.getbands()) > 1 else [image.getextrema()]
+    extrema: Any = opaque_rgb(image).getextrema()
     return Withheld(made, BLANK) if all(high - low <= EVEN for low, high in extrema) else made
 
 

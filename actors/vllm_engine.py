@@ -29,7 +29,7 @@ from seesaw.actors.choice_tree import reply
 from seesaw.actors.engines import Reply, VQAQuestion
 from seesaw.actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
 from seesaw.results.errors import EnvironmentFault
-from seesaw.results.images import open_image
+from seesaw.results.images import opaque_rgb, open_image
 from seesaw.results.secrets import without_secrets
 
 __all__ = ["VLLMEngine"]
@@ -119,7 +119,7 @@ class VLLMEngine:
         prompts: list[Any] = []
         sampling: list[Any] = []
         for file, questions in requests:
-            picture = {"image": open_image(file).convert("RGB")}
+            picture = {"image": opaque_rgb(open_image(file))}
             content = {"image": hashlib.sha256(file).hexdigest()}  # else vLLM hashes the pixels for every question
             for question in questions:
                 plan = self._plan(question)

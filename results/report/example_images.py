@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from seesaw.results.errors import StoreError
-from seesaw.results.images import open_image
+from seesaw.results.images import opaque_rgb, open_image
 from seesaw.results.store.identity import batch_key, batch_size, image_key, image_seed
 from seesaw.results.store.store import Store
 from seesaw.results.tables.run_reader import FIRST
@@ -90,7 +90,7 @@ def _picture(row: Mapping[str, Any]) -> ExampleImage:
             tiny = max(image.size) <= _TINY
             kind = _KINDS.get(image.format or "", "")
             if not tiny or not kind:
-                small = image.convert("RGB")
+                small = opaque_rgb(image)
                 small.thumbnail((_SIDE, _SIDE))
                 file = io.BytesIO()
                 small.save(file, "JPEG", quality=82)

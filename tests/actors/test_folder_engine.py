@@ -1,5 +1,6 @@
 """A folder of real images in the place of a model: every file once, and nothing that is not in it."""
 
+import hashlib
 import io
 import itertools
 import os
@@ -165,6 +166,30 @@ def test_identity_is_what_the_files_hold_in_order(photos):
     (moved / "police").rename(moved / "guard")
     assert changed()
     assert not changed()
+
+
+def test_files_whose_pixels_are_read_otherwise_than_by_0_1_0_are_another_model(photos):
+    """A store of 0.1.0 holds cut-outs on black; images of the same files on white must not be taken for them."""
+    place = photos / "nurse"
+    for file in place.iterdir():
+        file.unlink()
+    opaque = Image.fromarray(pixels(1)).convert("RGBA")
+    cut_out = opaque.copy()
+    cut_out.putpixel((0, 0), (9, 9, 9, 0))
+    for name, image in {
+        "0.png": opaque,
+        "1.png": cut_out,
+        "2.png": Image.fromarray(np.full((4, 4), 99, np.uint16)),
+        "3.png": Image.fromarray(np.full((4, 4), 9999, np.uint16)),
+        "4.jpg": Image.fromarray(pixels(2)),
+    }.items():
+        image.save(place / name)
+    (place / "5.png").write_bytes(b"no image")
+    digests = FolderEngine.identity({"path": str(photos)})["images"]["nurse"]
+    plain = [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(place.iterdir())]
+    assert digests == [plain[0], *(f"{digest} opaque" for digest in plain[1:4]), *plain[4:]]
+    image = FolderEngine({"path": str(photos)}).generate(NURSE, seeds(1))[0]
+    assert image.getpixel((0, 0)) == (255, 255, 255)
 
 
 def test_a_relative_path_is_found_beside_the_config(photos, tmp_path):

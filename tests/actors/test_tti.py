@@ -36,6 +36,10 @@ def grey(low: int, high: int, mode: str = "RGB") -> Image.Image:
         (grey(0, 255).quantize(2), False),
         (grey(7, 7).quantize(2), True),
         (grey(0, 255, "RGBA"), False),
+        (Image.fromarray(np.full((8, 8), 0x8000, np.uint16)), True),
+        (Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) << 10), False),  # grey of 16 bits
+        (Image.merge("LA", (grey(0, 255, "L"), grey(0, 0, "L"))), True),  # all of it transparent
+        (Image.merge("LA", (grey(0, 0, "L"), grey(0, 255, "L"))), False),  # a black drawing, cut out
     ],
 )
 def test_an_image_of_one_even_colour_is_blank_whatever_engine_made_it(image, blank, encode):
