@@ -1,14 +1,14 @@
 """One command from config to tables: claim the run directory, join Ray, let a job observe, write, report.
 
-What differs between commands is their `Job` (`runner.jobs.sweep`, `runner.jobs.mitigate`, `runner.jobs.study`); what must never differ
-is here: who holds the directory, what is checked before work starts, signals, what is recorded, and exit codes.
+Commands differ in their `Job` (`seesaw.runner.jobs`). What must be the same for all is here: who holds the directory,
+what is checked before work starts, signals, what is recorded, and exit codes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from seesaw.runner.display.streams import diverted
 from seesaw.runner.jobs.job import Job
 from seesaw.runner.plan import make_plan
 from seesaw.runner.rundir import RunDirectory
+from seesaw.runner.signals import STOPPED, StopRequests
 
 if TYPE_CHECKING:
     from seesaw.runner.cluster.preflight import Ready
@@ -32,23 +33,46 @@ __all__ = ["run"]
 def run(job: Job, show: Show) -> int:
     """Run or resume a job; returns the exit code, 0 or 1 (something failed).
 
+    The process may go on afterwards and run again: Ray is shut down if this run has started or joined it. In the main
+    thread SIGINT, SIGTERM and SIGHUP stop the run, unless they were ignored before; afterwards they are handled as
+    before. Where an event loop runs already, as in a notebook, the run gets a thread of its own, and this one waits.
+
     Raises:
         SeesawError: with the exit code of its kind. Whatever was committed until then is kept.
+        KeyboardInterrupt: stopped by a signal before its work began.
     """
+    loop_runs_here = _loop_runs_here()
+    stops = StopRequests(run_is_here=not loop_runs_here)
+    with stops.from_signals():
+        if not loop_runs_here:
+            return _run(job, show, stops)
+        with ThreadPoolExecutor(1, "seesaw-run") as threads:
+            return threads.submit(_run, job, show, stops).result()
+
+
+def _loop_runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _run(job: Job, show: Show, stops: StopRequests) -> int:
     experiment = job.experiment
     store, directory = Store(experiment.store), RunDirectory(job)
     with directory.claimed(), exported(experiment.cluster.metrics, show) as shown:
         events = Events(recorded(directory.logs / FIGURES, shown))
         if directory.finished() and job.is_cached(store):
             report = directory.path / "report" / "index.html"
-            told = f"; report: {report}" if job.shown and report.is_file() else ""
-            events.end(message=f"nothing to do: {experiment.run} is complete{told}", state="done")
+            where = f"; report: {report}" if job.shown and report.is_file() else ""
+            events.end(f"nothing to do: {experiment.run} is complete{where}", state="done")
             return 0
-        return _work(job, store, directory, events)
+        return _work(job, store, directory, events, stops)
 
 
-def _work(job: Job, store: Store, directory: RunDirectory, events: Events) -> int:
-    """Run a job of which something is left; Ray and all that needs it is imported here, for nothing else does."""
+def _work(job: Job, store: Store, directory: RunDirectory, events: Events, stops: StopRequests) -> int:
+    """Run a job of which something is left. Ray and all that needs it is imported here, since nothing else does."""
     from seesaw.runner.cluster.connect import connected
     from seesaw.runner.cluster.preflight import check_disk, preflight
     from seesaw.runner.cluster.requirements import check_resources
@@ -58,70 +82,51 @@ def _work(job: Job, store: Store, directory: RunDirectory, events: Events) -> in
     store.probe()
     check_disk(plan, experiment.store)
     began = datetime.now(UTC).isoformat()
-    events.start(message=f"{experiment.name}: {job.describe(plan)}")
-    _stop_on_signals()
-    begun = False  # a run that never got to work leaves no record: the directory stays free for another try
-    known = (directory.path / "run.json").exists()
+    events.start(f"{experiment.name}: {job.describe(plan)}")
+    recorded = False  # a run that never gets to work leaves no record: the directory stays free for another try
+    had_record = (directory.path / "run.json").exists()
     try:
         with diverted(directory.logs / "driver.log"), connected(job.served):
-            _stop_on_signals()  # Ray has put its own handler there
+            stops.install()  # Ray has put its own handler there
             check_resources(job.served)
             ready = preflight(job.served)
-            for told in ready.notes:
-                events.note(told)
+            for note in ready.notes:
+                events.note(note)
             directory.write_config()  # from here on the directory is this experiment's
             directory.write_run_json("running", began=began)
-            begun = True
-            asyncio.run(_observe(job, store, directory, events, ready))
-            _stop_on_signals()  # asyncio has put the system's own back
-        whole = _write(job, directory, events)
+            recorded = True
+            asyncio.run(_observe(job, store, directory, events, ready, stops))
+        complete = _write(job, directory, events)
     except BaseException as error:
         stopped = isinstance(error, Interrupted | KeyboardInterrupt)
-        _ended(job, directory, events, "interrupted" if stopped else "failed", began, begun)
-        if not (known or events.counts.images_made or events.counts.batches_done):
+        state = "interrupted" if stopped else "failed"
+        if recorded:
+            _record(directory, events, state, began, time.monotonic() - events.began)
+        events.end(message=state, state=state)
+        if not (had_record or events.counts.images_made or events.counts.batches_done):
             directory.forget()
         if stopped:
-            again = "stopped; the same command goes on where this one was"
-            raise (error if isinstance(error, Interrupted) else Interrupted(again)) from None
+            raise (error if isinstance(error, Interrupted) else Interrupted(STOPPED)) from None
         raise
-    return _ended(job, directory, events, "done" if whole else "partial", began)
+    return _finish(job, directory, events, "done" if complete else "partial", began)
 
 
 def _write(job: Job, directory: RunDirectory, events: Events) -> bool:
-    whole = job.write(events)
+    complete = job.write(events)
     directory.write_failures(events.counts.failures)
-    return whole and not events.counts.failures
+    return complete and not events.counts.failures
 
 
-def _ended(job: Job, directory: RunDirectory, events: Events, state: str, began: str, begun: bool = True) -> int:
-    """Write the report of a run that has figures, record how it ended, and tell; the exit code of a run that did."""
+def _finish(job: Job, directory: RunDirectory, events: Events, state: str, began: str) -> int:
+    """Write the report of a run that came to its end, record how it ended, and say so; returns the exit code."""
     from seesaw.runner.report import write_report
 
-    counts = events.counts
     seconds = time.monotonic() - events.began
-
-    def record(state: str) -> None:
-        ended = datetime.now(UTC).isoformat()
-        directory.write_run_json(
-            state,
-            began=began,
-            ended=ended,
-            seconds=round(seconds, 3),
-            counts=counts.numbers(),
-            notes=counts.notes,
-            vqa=events.engine_metrics,
-        )
-
-    if state not in ("done", "partial"):
-        if begun:
-            record(state)
-        events.end(message=state, state=state)
-        return 1
     report, unreported = "", False
     if not job.shown:
         pass
     elif directory.measured():
-        record("reporting")  # what the report tells of the run
+        _record(directory, events, "reporting", began, seconds)  # what the report says of the run
         try:
             report = str(write_report(directory.path, directory.store))
         except RunDirectoryError as error:  # a file that another command left here
@@ -129,13 +134,25 @@ def _ended(job: Job, directory: RunDirectory, events: Events, state: str, began:
             unreported = True
     else:
         events.note("no image shows a person, or none could be made: there is nothing to report")
-    record("partial" if unreported else state)
-    lacking = _lacking(counts, directory) if state == "partial" else ""
+    _record(directory, events, "partial" if unreported else state, began, seconds)
+    lacking = _lacking(events.counts, directory) if state == "partial" else ""
     if unreported:
         lacking += ", but there is no report"
     where = f"; report: {report}" if report else ""
     events.end(f"done in {seconds:.0f} s{lacking}{where}", state, report)
     return 1 if lacking else 0
+
+
+def _record(directory: RunDirectory, events: Events, state: str, began: str, seconds: float) -> None:
+    directory.write_run_json(
+        state,
+        began=began,
+        ended=datetime.now(UTC).isoformat(),
+        seconds=round(seconds, 3),
+        counts=events.counts.numbers(),
+        notes=events.counts.notes,
+        vqa=events.engine_metrics,
+    )
 
 
 def _lacking(counts: Counts, directory: RunDirectory) -> str:
@@ -149,8 +166,10 @@ def _lacking(counts: Counts, directory: RunDirectory) -> str:
     return f", but {counts.cells_failed} cells failed: {listed}"
 
 
-async def _observe(job: Job, store: Store, directory: RunDirectory, events: Events, ready: Ready) -> None:
-    """Let the job observe. The first SIGINT or SIGTERM lets what is in flight finish; the second stops at once."""
+async def _observe(
+    job: Job, store: Store, directory: RunDirectory, events: Events, ready: Ready, stops: StopRequests
+) -> None:
+    """Let the job observe. The first request to stop lets what is in flight finish; the second stops at once."""
     from seesaw.runner.fleet.fleet import Fleet
     from seesaw.runner.lab import FleetLab
 
@@ -166,25 +185,18 @@ async def _observe(job: Job, store: Store, directory: RunDirectory, events: Even
         events.note("stopping: what is in flight is finished and kept; once more stops at once")
         fleet.stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop)
-    try:
-        lab = FleetLab(experiment, store, fleet, events)
-        await job.observe(lab, events)
-        await fleet.report_metrics()
-        events.withheld(withheld_images(lab.withheld()))
-    except asyncio.CancelledError:
-        at_once = Interrupted("stopped at once; the same command goes on where this one was")
-        raise fleet.fault or at_once from None
-    except Interrupted:
-        if fleet.fault is not None:
-            raise fleet.fault from None
-        raise
-    finally:
-        await fleet.close()
-
-
-def _stop_on_signals() -> None:
-    """SIGTERM and SIGHUP end what has not begun yet as Ctrl-C does: interrupted, exit code 3."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    with stops.call(lambda: loop.call_soon_threadsafe(stop)):
+        try:
+            lab = FleetLab(experiment, store, fleet, events)
+            await job.observe(lab, events)
+            await fleet.report_metrics()
+            events.withheld(withheld_images(lab.withheld()))
+        except asyncio.CancelledError:
+            at_once = Interrupted("stopped at once; the same command goes on where this one was")
+            raise fleet.fault or at_once from None
+        except Interrupted:
+            if fleet.fault is not None:
+                raise fleet.fault from None
+            raise
+        finally:
+            await fleet.close()

@@ -14,6 +14,10 @@ import pytest
 hypothesis.settings.register_profile("seesaw", deadline=None)
 hypothesis.settings.load_profile("seesaw")
 
+# a shell ignores SIGINT for what it runs in the background, and what the tests start would ignore it, too
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 SEESAW = Path(sys.executable).parent / "seesaw"
 
 

@@ -1,9 +1,9 @@
 """Joining Ray: one of our own on this machine, or the cluster that this machine is a node of; and who is in it.
 
-What Ray leaves open, of one of our own: all that it listens on is on loopback, the dashboard is off, and who connects
-needs the token that Ray keeps in ~/.ray/auth_token (RAY_AUTH_MODE=disabled in the environment turns that off). Other
-users of this machine can reach loopback, and the file's mode is as their umask lets it. What a cluster listens on says
-who starts it with `ray start`: see configs/clusters.
+Of a Ray of our own, all that listens is on loopback, the dashboard is off, and whoever connects needs the token that
+Ray keeps in ~/.ray/auth_token (RAY_AUTH_MODE=disabled in the environment turns that off). Two things stay open: other
+users of this machine can reach loopback, and who may read the token's file depends on their umask. What a cluster
+listens on is decided by whoever starts it with `ray start`: see configs/clusters.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ import logging
 import math
 import os
 import re
-import signal
-import socket
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import grpc
 import ray
-from ray._private import ray_constants, state, worker
+from ray._private import gcs_utils, ray_constants, services, state, worker
+from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 from ray.exceptions import RayError
 
 from seesaw.results.errors import ConfigError, EnvironmentFault, HeadLost
-from seesaw.results.secrets import first_line, without_secrets
+from seesaw.results.secrets import without_secrets
 from seesaw.runner.config import CLIENT, ClusterConfig
 from seesaw.runner.experiment import Experiment
 from seesaw.runner.scheduling.resources import Node
@@ -37,25 +36,25 @@ from seesaw.runner.scheduling.resources import Node
 if TYPE_CHECKING:
     from seesaw.runner.cluster.node_probe import NodeReport
 
-__all__ = ["aside", "available", "connected", "labels", "leaving", "listed", "named", "nodes"]
+__all__ = ["available", "call_in_thread", "connected", "labels", "leaving", "list_nodes", "named", "nodes"]
 
 Result = TypeVar("Result")
-MOST = 3  #: nodes that a message names
-LEAVE = 10  #: seconds that calls of Ray's in threads have for their end when Ray is left
-JOIN = 30  #: seconds that joining a cluster may take; Ray itself tries for many minutes
-_HEAD = re.compile(r"\[?([\w.:-]+?)\]?:(\d+)")
-#: how a client of HTTP/2 begins, and the kind of frame with which a server answers (RFC 9113, sections 3.4 and 6.5)
-_GREETING, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), b"\4"
+NAMES_SHOWN = 3  #: nodes that a message names
+LEAVE_SECONDS = 10  #: that calls of Ray in threads have to end when Ray is left
+HEAD_SECONDS = 5  #: that a head has to answer whether it is one; Ray itself tries for many minutes
+_ADDRESS = re.compile(r"\[?([\w.:-]+?)\]?:(\d+)")
 
-leaving = threading.Event()  #: set when Ray is left: what waits in a thread for Ray is to wait no more
-_threads = ThreadPoolExecutor(2, "ray")  # not asyncio's own, whose end waits for an answer that may not come
+leaving = threading.Event()  #: set while Ray is being left: whoever waits for Ray in a thread is to wait no more
+_threads = ThreadPoolExecutor(
+    2, "ray"
+)  # not asyncio's own, which would wait at its end for an answer that may not come
 _calls: set[Future[Any]] = set()
 
 
-async def aside(call: Callable[..., Result], *arguments: Any) -> Result:
-    """What `call` returns, which asks Ray and may wait: in a thread, of which `connected` knows. Raises what it raises.
+async def call_in_thread(call: Callable[..., Result], *arguments: Any) -> Result:
+    """The result of `call`, which asks Ray and may wait, in a thread that `connected` knows. Raises what it raises.
 
-    No other thread may call Ray: one that is in a call when Ray is shut down takes the process with it (SIGSEGV).
+    No other thread may call Ray: one that is in a call when Ray is shut down ends the process (SIGSEGV).
     """
     future = _threads.submit(call, *arguments)
     _calls.add(future)
@@ -65,20 +64,24 @@ async def aside(call: Callable[..., Result], *arguments: Any) -> Result:
 
 @contextmanager
 def connected(experiment: Experiment) -> Iterator[None]:
-    """A Ray to run on, ended with the block: one of our own, or the cluster that this machine belongs to.
+    """A Ray to run on while the block runs: one of our own, or the cluster that this machine belongs to.
 
-    Where Ray cannot be shut down, for its head is lost or a call has no end, it stays initialized: the process must end
-    with `os._exit`, as `seesaw` does, for what Ray does when Python ends would wait, too.
+    Afterwards Ray is shut down. If it cannot be, since its head is lost or a call does not end, it stays initialized:
+    then the process must end with `os._exit`, as `seesaw` does, for what Ray does when Python ends would wait, too.
 
     Raises:
         ConfigError: an address that no run can be on.
-        EnvironmentFault: no cluster can be joined within `JOIN` seconds or so, or Ray cannot start here.
+        EnvironmentFault: no head answers at the address, Ray cannot start here, or this process uses Ray already.
     """
     cluster = experiment.cluster
+    if ray.is_initialized():
+        raise EnvironmentFault("Ray is in use in this process already; call ray.shutdown() before a run")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # actors find an engine of the user's own where the driver does: beside the config, or in the current directory
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    log = logging.getLogger("ray")
+    level = log.level
+    log.setLevel(logging.ERROR)
     try:
         if cluster.address == "local":
             _start(cluster)
@@ -91,7 +94,10 @@ def connected(experiment: Experiment) -> Iterator[None]:
     except BaseException:
         _leave()
         raise
-    _leave()
+    else:
+        _leave()
+    finally:
+        log.setLevel(level)
 
 
 def _leave() -> None:
@@ -100,8 +106,8 @@ def _leave() -> None:
     idle = False
     try:
         for call in [*_calls]:
-            call.cancel()  # what has not begun
-        idle = not wait([*_calls], LEAVE).not_done
+            call.cancel()  # those that have not begun
+        idle = not wait([*_calls], LEAVE_SECONDS).not_done
     finally:
         if idle:
             leaving.clear()
@@ -138,20 +144,20 @@ def _start(cluster: ClusterConfig) -> None:
 def _on_loopback() -> Iterator[None]:
     """Let Ray take loopback for this machine's address, as it does where it knows of no clusters (macOS, Windows).
 
-    `ray.init(_node_ip_address="127.0.0.1")` does not do: Ray puts the address of a network card in its place.
+    `ray.init(_node_ip_address="127.0.0.1")` is not enough: Ray puts the address of a network card in its place.
     """
     name, before = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
-    told = os.environ.get(name)
+    before_in_environment = os.environ.get(name)
     os.environ[name] = "0"  # for the processes that it starts
     ray_constants.ENABLE_RAY_CLUSTER = False  # for this one, which read the environment when it imported Ray
     try:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
-        if told is None:
+        if before_in_environment is None:
             del os.environ[name]
         else:
-            os.environ[name] = told
+            os.environ[name] = before_in_environment
 
 
 def _join(address: str) -> None:
@@ -161,76 +167,61 @@ def _join(address: str) -> None:
         where += f" with RAY_ADDRESS={place}"
     if place.startswith("ray://"):
         raise ConfigError(f"{where} is not supported: {CLIENT}")
-    if place != "auto":
-        head = _HEAD.fullmatch(place)
-        if not head:
-            raise ConfigError(f"{where}: expected HOST:PORT of a Ray head")
-        _knock(where, head[1], int(head[2]))
+    if place != "auto" and not _ADDRESS.fullmatch(place):
+        raise ConfigError(f"{where}: expected HOST:PORT of a Ray head")
     try:
-        with _within(JOIN):
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+        _check_head(where, services.canonicalize_bootstrap_address(place) or place)
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
     except (RayError, RuntimeError, ValueError, OSError) as error:
         raise _not_joined(where, without_secrets(str(error)).strip()) from error
 
 
-def _knock(where: str, host: str, port: int) -> None:
-    """Whether anything there speaks HTTP/2, as a Ray head does: Ray itself would try again for many minutes."""
-    try:
-        with socket.create_connection((host, port), timeout=5) as line:
-            line.sendall(_GREETING)
-            greeted = line.recv(9)[3:4] == _SETTINGS
-    except OSError as error:
-        raise _not_joined(where, first_line(error)) from error
-    if not greeted:
-        raise _not_joined(where, "what listens there is no Ray head")
+def _check_head(where: str, address: str) -> None:
+    """Ask whether a Ray head is alive at an address: within seconds, where Ray itself would try for many minutes.
+
+    The channel is Ray's own, so TLS and the token are as Ray's settings say.
+    """
+    with gcs_utils.create_gcs_channel(address) as channel:
+        head = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)  # type: ignore[no-untyped-call]
+        question = gcs_service_pb2.CheckAliveRequest()  # type: ignore[attr-defined]
+        try:
+            head.CheckAlive(question, timeout=HEAD_SECONDS)
+        except grpc.RpcError as error:
+            reason = without_secrets(error.details() or error.code().name)
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                reason = f"no answer within {HEAD_SECONDS} seconds"
+            raise _not_joined(where, f"no Ray head answers there ({reason})") from error
 
 
-def _not_joined(where: str, said: str) -> EnvironmentFault:
+def _not_joined(where: str, reason: str) -> EnvironmentFault:
     return EnvironmentFault(
-        f"no Ray cluster can be joined at {where}: {said}; this machine must be a node of it (`ray start --head`, or "
+        f"no Ray cluster can be joined at {where}: {reason}; this machine must be a node of it (`ray start --head`, or "
         "`ray start --address=HEAD:6379`), and if the head asks for a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN "
         "or ~/.ray/auth_token must say it; or run on this machine alone with cluster.address=local"
     )
 
 
-class _Late(BaseException):
-    """Not an Exception, which Ray would take for a reason to try again."""
-
-
-@contextmanager
-def _within(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError if the block takes longer; of Ray's tries to connect, the one under way goes on to its end."""
-
-    def late(signum: int, frame: FrameType | None) -> None:
-        raise _Late
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
-    try:
-        yield
-    except _Late:
-        raise TimeoutError(f"no answer of a Ray head within {seconds} seconds") from None
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def listed() -> list[dict[str, Any]]:
+def list_nodes() -> list[dict[str, Any]]:
     """What Ray's head says of every node that it knows, for `nodes` and `labels`. Cheap: asks the head alone."""
-    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return found
+    listing: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return listing
 
 
 def nodes(
-    facts: Mapping[str, NodeReport] | None = None, found: Sequence[Mapping[str, Any]] | None = None
+    facts: Mapping[str, NodeReport] | None = None, listing: Sequence[Mapping[str, Any]] | None = None
 ) -> list[Node]:
-    """The nodes of the cluster that are alive, by their Ray node id (56 hex digits), as `found` or asked for now.
+    """The nodes of the cluster that are alive, by their Ray node id (56 hex digits), as in `listing` or asked for now.
 
-    With `facts` of nodes that were asked (`runner.cluster.preflight`) only those, with the memory that they have. Without, the
-    memory is what Ray may give away, and that of a GPU is unknown (infinite).
+    With the `facts` of nodes that were asked (`seesaw.runner.cluster.preflight`), only those, with the memory that they
+    have. Without, the memory is what Ray may give away, and that of a GPU is unknown (infinite).
     """
-    found = listed() if found is None else found
-    alive = {node["NodeID"]: node["Resources"] for node in found if node["Alive"]}
+    listing = list_nodes() if listing is None else listing
+    alive = {node["NodeID"]: node["Resources"] for node in listing if node["Alive"]}
     return [
         Node(
             name,
@@ -244,24 +235,24 @@ def nodes(
     ]
 
 
-def labels(found: Sequence[Mapping[str, Any]] | None = None) -> dict[str, str]:
+def labels(listing: Sequence[Mapping[str, Any]] | None = None) -> dict[str, str]:
     """A name for every node that its owner knows: its address, with the start of Ray's id where several share one."""
-    found = listed() if found is None else found
-    shared = Counter(node["NodeManagerAddress"] for node in found if node["Alive"])
+    listing = list_nodes() if listing is None else listing
+    sharing = Counter(node["NodeManagerAddress"] for node in listing if node["Alive"])
     return {
         node["NodeID"]: node["NodeManagerAddress"]
-        + (f" ({node['NodeID'][:8]})" if shared[node["NodeManagerAddress"]] > 1 else "")
-        for node in found
+        + (f" ({node['NodeID'][:8]})" if sharing[node["NodeManagerAddress"]] > 1 else "")
+        for node in listing
     }
 
 
 def available() -> dict[str, dict[str, float]]:
     """By Ray node id, the GPUs and CPUs that nobody holds now. Cheap, and some moments old."""
-    found: dict[str, dict[str, float]] = state.available_resources_per_node()  # type: ignore[no-untyped-call]
-    return found
+    free: dict[str, dict[str, float]] = state.available_resources_per_node()  # type: ignore[no-untyped-call]
+    return free
 
 
 def named(names: Sequence[str]) -> str:
     """The first few of them, and how many more there are."""
-    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
-    return ", ".join(sorted(names)[:MOST]) + more
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(sorted(names)[:NAMES_SHOWN]) + more

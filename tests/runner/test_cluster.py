@@ -1,11 +1,13 @@
 """Clusters: whose Ray is joined and what it listens on, what every node is asked before work, and who may be used."""
 
+import http.server
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -320,24 +322,34 @@ def test_a_node_that_joins_in_mid_run_is_used_and_one_that_cannot_work_is_not(cl
         cluster.leave()
 
 
+def refused(seesaw, address: str, env: dict[str, str] | None = None) -> str:
+    """What a sweep says of a cluster that it cannot join, which must take it seconds."""
+    began = time.monotonic()
+    command = seesaw("sweep", "config.yaml", f"cluster.address={address}", env=env, timeout=60)
+    assert time.monotonic() - began < 30
+    assert command.code == 4, command.err
+    assert "no Ray cluster can be joined at cluster.address=" in command.err
+    assert "Traceback" not in command.err
+    return command.err
+
+
 def test_a_head_that_does_not_answer_is_said_in_seconds(cluster, place, seesaw):
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
-        dead = seesaw("sweep", "config.yaml", f"cluster.address=127.0.0.1:{mute.getsockname()[1]}", timeout=30)
-        assert dead.code == 4, dead.err
-        assert "no Ray cluster can be joined at cluster.address=127.0.0.1:" in dead.err
-        assert "Connection refused" in dead.err
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        assert "Connection refused" in refused(seesaw, address)
         mute.listen()
-        began = time.monotonic()
-        silent = seesaw("sweep", "config.yaml", f"cluster.address=127.0.0.1:{mute.getsockname()[1]}", timeout=100)
-        assert silent.code == 4, silent.err
-        assert time.monotonic() - began < 60
-    env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 64}
-    stranger = seesaw("sweep", "config.yaml", f"cluster.address={cluster.address}", env=env, timeout=60)
-    assert stranger.code == 4, stranger.err
-    assert "RAY_AUTH_TOKEN" in stranger.err
-    assert "Traceback" not in dead.err + silent.err + stranger.err
+        assert "no answer within 5 seconds" in refused(seesaw, address)
+    assert "no-such-host.invalid" in refused(seesaw, "no-such-host.invalid:6379")
+    assert "RAY_AUTH_TOKEN" in refused(seesaw, cluster.address, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 64})
     assert not (place / "run/run.json").exists()
+
+
+def test_a_server_that_is_no_ray_head_is_said_in_seconds(place, seesaw):
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert "no Ray head answers there" in refused(seesaw, f"127.0.0.1:{server.server_address[1]}")
+        server.shutdown()
 
 
 @pytest.mark.parametrize(
