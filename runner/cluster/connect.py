@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import re
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ import ray
 from ray._private import gcs_utils, ray_constants, services, state, worker
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 from ray.exceptions import RayError
+from ray.job_config import JobConfig
 
 from seesaw.results.errors import ConfigError, EnvironmentFault, HeadLost
 from seesaw.results.secrets import without_secrets
@@ -77,8 +77,6 @@ def connected(experiment: Experiment) -> Iterator[None]:
     if ray.is_initialized():
         raise EnvironmentFault("Ray is in use in this process already; call ray.shutdown() before a run")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # actors find an engine of the user's own where the driver does: beside the config, or in the current directory
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     log = logging.getLogger("ray")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -98,6 +96,17 @@ def connected(experiment: Experiment) -> Iterator[None]:
         _leave()
     finally:
         log.setLevel(level)
+
+
+class _JobWithoutDriverPaths(JobConfig):
+    """A job whose workers import nothing from the driver's current directory or the folder of its script.
+
+    By default Ray puts both first on every worker's `sys.path`, where a user's `random.py` would replace the standard
+    library's. It leaves them out for a job with a working directory of its own, so this one says that it has one.
+    """
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True
 
 
 def _leave() -> None:
@@ -132,6 +141,7 @@ def _start(cluster: ClusterConfig) -> None:
                 num_gpus=cluster.gpus,
                 object_store_memory=int(cluster.object_store_gb * 2**30),
                 include_dashboard=False,
+                job_config=_JobWithoutDriverPaths(),
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 configure_logging=False,
@@ -173,6 +183,7 @@ def _join(address: str) -> None:
         _check_head(where, services.canonicalize_bootstrap_address(place) or place)
         ray.init(
             address=address,
+            job_config=_JobWithoutDriverPaths(),
             log_to_driver=False,
             logging_level=logging.ERROR,
             configure_logging=False,

@@ -132,3 +132,21 @@ def test_a_signal_that_was_ignored_stays_ignored(folder):
     assert process.wait(timeout=60) == 0
     process.stdout.close()
     process.stderr.close()
+
+
+def test_nothing_of_the_current_directory_is_imported_in_a_worker(folder, seesaw):
+    """Names that the standard library, Seesaw and its rooms have: each raises if anybody imports it."""
+    (folder / "results").mkdir()
+    for name in (
+        "random.py",
+        "types.py",
+        "results/__init__.py",
+        "actors.py",
+        "runner.py",
+        "ray.py",
+        "sitecustomize.py",
+    ):
+        (folder / name).write_text(f"raise RuntimeError('{name} was imported')\n")
+    command = seesaw("sweep", "config.yaml")
+    assert command.code == 0, command.err
+    assert (folder / "a run" / "matrices.parquet").is_file()
