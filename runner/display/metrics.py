@@ -17,7 +17,7 @@ from seesaw.runner.display.events import Counts, Show
 __all__ = ["exported"]
 
 _COUNTS = {
-    "batches": "Batches that were asked for, held ones included",
+    "batches": "Batches that were asked for, those that the store had included",
     "batches_done": "Batches whose answers are in",
     "images_made": "Images made in this run",
     "images_reused": "Images that the store held, or that were asked for twice",
@@ -39,7 +39,7 @@ def exported(address: str | None, show: Show) -> Iterator[Show]:
     """`show`, which also serves the figures at `address` (HOST:PORT) while the block runs; None serves nothing.
 
     Raises:
-        EnvironmentFault: the address is taken, or none of this machine's.
+        EnvironmentFault: the address is taken, or is not one of this machine.
     """
     if address is None:
         yield show

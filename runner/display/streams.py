@@ -1,4 +1,4 @@
-"""Whose words reach the terminal: ours. What libraries print goes to a log file of the run."""
+"""Only Seesaw's own messages reach the terminal. What libraries print goes to a log file of the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["diverted", "own", "say"]
 
 
 def own(descriptor: int) -> TextIO:
-    """A stream to where standard output (1) or standard error (2) leads now, which `diverted` leaves alone."""
+    """A stream to where standard output (1) or standard error (2) leads now; `diverted` does not change it."""
     return os.fdopen(os.dup(descriptor), "w", encoding="utf-8", errors="backslashreplace")
 
 
@@ -26,7 +26,7 @@ def say(text: str, file: TextIO | None = None, lines: bool = False) -> None:
 
 @contextmanager
 def diverted(log: Path) -> Iterator[None]:
-    """Append all that this process prints to `log`, down to the C++ of Ray, which knows of no Python setting."""
+    """Append all that this process prints to `log` while the block runs, that of Ray's C++ code included."""
     sys.stdout.flush()
     sys.stderr.flush()
     before = os.dup(1), os.dup(2)
@@ -38,6 +38,6 @@ def diverted(log: Path) -> Iterator[None]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for descriptor, kept in zip((1, 2), before, strict=True):
-            os.dup2(kept, descriptor)
-            os.close(kept)
+        for descriptor, original in zip((1, 2), before, strict=True):
+            os.dup2(original, descriptor)
+            os.close(original)

@@ -1,4 +1,4 @@
-"""rich, so that whatever is printed is text, also where a name holds escape codes or markup."""
+"""rich, made safe: a name that holds escape codes or markup is printed as the text that it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Console", "escape"]
 
 
 class Console(console.Console):
-    """rich's, with markup of ours (see `escape`), but with no control characters, emoji codes or highlighting."""
+    """rich's console. It takes Seesaw's own markup, but no control characters, emoji codes or highlighting."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"highlight": False, "emoji": False, **options})
@@ -27,5 +27,5 @@ class Console(console.Console):
 
 
 def escape(text: str) -> str:
-    """What others wrote, on one line and without markup, to be put into a text with markup."""
+    """Text that others wrote, on one line, so that rich takes none of it for markup."""
     return markup.escape(printable(text))

@@ -1,4 +1,4 @@
-"""Starting replicas: Ray actors with what a YAML asks for, on the node that they are meant for."""
+"""Starting a replica: a Ray actor with the CPUs and GPUs that its YAML asks for, on the node that the policy chose."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ WRITING = "writing"  #: the thread of a TTI actor that encodes and commits while
 
 
 def starter(experiment: Experiment, spec: ModelConfig | VLMConfig, logs: Path) -> Callable[[str, str], Any]:
-    """What starts a replica of a model or of the VLM: (name, Ray node id) to the actor, which has yet to load.
+    """A function that starts a replica of a model or of the VLM: (name, Ray node id) -> its actor, not yet loaded.
 
-    Ray must not restart it: the pool does, and counts.
+    Ray must not restart the actor: the pool does, and counts.
     """
     options: dict[str, Any] = {"num_cpus": spec.cpus, "num_gpus": spec.gpus, "max_restarts": 0, "max_task_retries": 0}
-    more: tuple[Any, ...] = ()
+    questionnaire: tuple[Any, ...] = ()  # the VLM's actor takes one argument more
     if isinstance(spec, ModelConfig):
         options["concurrency_groups"] = {WRITING: 1}
         actor: Any = ray.remote(**options)(TTIActor)
     else:
-        actor, more = ray.remote(**options)(VQAActor), (_questionnaire(experiment),)
+        actor, questionnaire = ray.remote(**options)(VQAActor), (_questionnaire(experiment),)
 
     def start(name: str, node: str) -> Any:
-        here = NodeAffinitySchedulingStrategy(node, soft=False)
+        on_node = NodeAffinitySchedulingStrategy(node, soft=False)
         log = f"{logs.absolute()}/{name.replace('/', '-')}.log"
-        arguments = name, experiment.engines[spec.name], spec.settings, *more, experiment.store, spec.threads, log
-        return actor.options(scheduling_strategy=here).remote(*arguments)
+        engine = experiment.engines[spec.name]
+        arguments = name, engine, spec.settings, *questionnaire, experiment.store, spec.threads, log
+        return actor.options(scheduling_strategy=on_node).remote(*arguments)
 
     return start
 
 
 def _questionnaire(experiment: Experiment) -> VQAQuestionnaire:
-    asked = experiment.questionnaire
-    person = VQAQuestion(asked.person.text, asked.person.choices) if asked.person else None
-    return VQAQuestionnaire(person, tuple(VQAQuestion(q.text, q.choices) for q in asked.questions))
+    plain = experiment.questionnaire
+    person = VQAQuestion(plain.person.text, plain.person.choices) if plain.person else None
+    return VQAQuestionnaire(person, tuple(VQAQuestion(q.text, q.choices) for q in plain.questions))
