@@ -22,7 +22,7 @@ from seesaw.runner.display.event_types import ReplicaReady
 from seesaw.runner.display.events import Events
 from seesaw.runner.fleet.health import DEATHS_WHILE_LOADING, PoolHealth
 from seesaw.runner.fleet.replica import Replica, WorkDone
-from seesaw.runner.fleet.retry import FailedTry, Failure, Next, RetryPolicy, Tries
+from seesaw.runner.fleet.retry import Failure, Next, RetryPolicy, Tries
 from seesaw.runner.fleet.work import TryFailed, Work, cause_of, short_message
 
 __all__ = ["PoolOwner", "ReplicaPool"]
@@ -166,10 +166,10 @@ class ReplicaPool:
         if isinstance(error, RayActorError):
             self._lost(replica, error)
             failure = Failure.NODE_LOST if self._is_node_loss(error) else Failure.DIED
-            return TryFailed(FailedTry(failure, alone=replica.suspects == (label,)), replica.name, error)
+            return TryFailed(failure, replica.name, error, alone=replica.suspects == (label,))
         cause = cause_of(error)
         unfixable = isinstance(cause, SeesawError) and cause.exit_code in (2, 4)
-        return TryFailed(FailedTry(Failure.UNFIXABLE if unfixable else Failure.ERROR), replica.name, cause)
+        return TryFailed(Failure.UNFIXABLE if unfixable else Failure.ERROR, replica.name, cause)
 
     def next_try(self, work: Work, tries: Tries, failed: TryFailed) -> Tries:
         """The tries so far, `failed` included, if the batch is to be tried again (alone, if `Tries.alone` says so).
@@ -178,12 +178,12 @@ class ReplicaPool:
             BatchFailed: it is set aside.
             SeesawError: no retry helps; the run ends with this.
         """
-        then, tries = self._policy.after(tries, failed.how, self._health.failures_in_a_row)
+        then, tries = self._policy.after(tries, failed.failure, failed.alone, self._health.failures_in_a_row)
         if then is Next.END_RUN:
             assert isinstance(failed.error, SeesawError)
             self._owner.end_run(failed.error)
             raise failed.error from None
-        if failed.how.failure is Failure.ERROR:
+        if failed.failure is Failure.ERROR:
             where = f"{work.stage} failed on {failed.replica} (try {tries.counted})"
             self._events.note(f"{work.label}: {where}: {short_message(failed.error)}")
         if then is Next.SET_ASIDE:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-__all__ = ["FAILURES_IN_A_ROW", "FailedTry", "Failure", "Next", "RetryPolicy", "Tries"]
+__all__ = ["FAILURES_IN_A_ROW", "Failure", "Next", "RetryPolicy", "Tries"]
 
 FAILURES_IN_A_ROW = 5  #: batches set aside in a row, after which each is tried only once: calls may cost money
 NODE_LOSSES_PER_ATTEMPT = 3  #: so many losses with a node, for each attempt, are free; later ones count as deaths
@@ -37,12 +37,6 @@ class Next(Enum):
 
 
 @dataclass(frozen=True)
-class FailedTry:
-    failure: Failure
-    alone: bool = True  #: no other batch was in the replica's line when it died or was lost
-
-
-@dataclass(frozen=True)
 class Tries:
     """What has happened to a batch so far."""
 
@@ -56,14 +50,17 @@ class Tries:
 class RetryPolicy:
     attempts: int  #: counted tries after which a batch is set aside
 
-    def after(self, tries: Tries, failed: FailedTry, failures_in_a_row: int = 0) -> tuple[Next, Tries]:
+    def after(
+        self, tries: Tries, failure: Failure, alone: bool = True, failures_in_a_row: int = 0
+    ) -> tuple[Next, Tries]:
         """What to do after one more failed try, and the tries with it counted.
 
-        `failures_in_a_row` batches of the same pool have been set aside since it last did one.
+        `alone`: no other batch was in the line of the replica, if that died or was lost. `failures_in_a_row` batches of
+        the same pool have been set aside since it last did one.
         """
         tries = replace(tries, failed=tries.failed + 1)
         free_losses = NODE_LOSSES_PER_ATTEMPT * self.attempts
-        match failed.failure:
+        match failure:
             case Failure.UNFIXABLE:
                 return Next.END_RUN, replace(tries, counted=tries.counted + 1)
             case Failure.ERROR:
@@ -71,7 +68,7 @@ class RetryPolicy:
             case Failure.NODE_LOST if tries.node_losses < free_losses:
                 tries = replace(tries, node_losses=tries.node_losses + 1)
             case _:
-                tries = replace(tries, counted=tries.counted + failed.alone, alone=True)
+                tries = replace(tries, counted=tries.counted + alone, alone=True)
         limit = 1 if failures_in_a_row >= FAILURES_IN_A_ROW else self.attempts
         if tries.counted >= limit:
             return Next.SET_ASIDE, tries

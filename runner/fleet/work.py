@@ -8,7 +8,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from seesaw.results.printable import printable
 from seesaw.results.secrets import without_secrets
-from seesaw.runner.fleet.retry import FailedTry
+from seesaw.runner.fleet.retry import Failure
 
 __all__ = ["TryFailed", "Work", "cause_of", "short_message"]
 
@@ -27,9 +27,10 @@ class Work:
 class TryFailed(Exception):
     """A try of a batch failed on a replica. Never leaves the fleet: `ReplicaPool.next_try` says what follows."""
 
-    def __init__(self, how: FailedTry, replica: str, error: BaseException) -> None:
+    def __init__(self, failure: Failure, replica: str, error: BaseException, alone: bool = True) -> None:
+        """`alone`: no other batch was in the line of the replica, if that died or was lost."""
         super().__init__(str(error))
-        self.how, self.replica, self.error = how, replica, error
+        self.failure, self.replica, self.error, self.alone = failure, replica, error, alone
 
 
 def cause_of(error: RayError) -> BaseException:

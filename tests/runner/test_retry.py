@@ -3,19 +3,19 @@
 import pytest
 
 from seesaw.runner.fleet.health import DEATHS_WHILE_LOADING, PoolHealth
-from seesaw.runner.fleet.retry import FAILURES_IN_A_ROW, FailedTry, Failure, Next, RetryPolicy, Tries
+from seesaw.runner.fleet.retry import FAILURES_IN_A_ROW, Failure, Next, RetryPolicy, Tries
 
-ERROR = FailedTry(Failure.ERROR)
-DIED_ALONE = FailedTry(Failure.DIED, alone=True)
-DIED_IN_COMPANY = FailedTry(Failure.DIED, alone=False)
-NODE_LOST = FailedTry(Failure.NODE_LOST, alone=True)
-UNFIXABLE = FailedTry(Failure.UNFIXABLE)
+ERROR = Failure.ERROR, True
+DIED_ALONE = Failure.DIED, True
+DIED_IN_COMPANY = Failure.DIED, False
+NODE_LOST = Failure.NODE_LOST, True
+UNFIXABLE = Failure.UNFIXABLE, True
 
 
 def follow(failures, attempts: int = 3, failures_in_a_row: int = 0) -> tuple[list[Next], Tries]:
     policy, tries, verdicts = RetryPolicy(attempts), Tries(), []
-    for failed in failures:
-        then, tries = policy.after(tries, failed, failures_in_a_row)
+    for failure, alone in failures:
+        then, tries = policy.after(tries, failure, alone, failures_in_a_row)
         verdicts.append(then)
     return verdicts, tries
 
