@@ -64,13 +64,16 @@ STOPPED = """
 import asyncio, signal
 import ray
 from seesaw.results.errors import Interrupted
+from seesaw.runner.display.streams import own
 from seesaw.runner.experiment import load_experiment
 from seesaw.runner.jobs.sweep import SweepJob
 from seesaw.runner.run import run
 
+out = own(1)  # a run diverts standard output
+
 def show(event, counts):
     if event.kind == "answers":
-        print("answers", flush=True)
+        print("answers", file=out, flush=True)
 
 async def cell():
     overrides = "images=800", "models=[{name: one, engine: simulated, settings: {seconds: 0.02}, cpus: 0.2}]"
@@ -106,10 +109,11 @@ def test_two_sweeps_in_one_process_leave_it_as_it_was(folder):
 
 
 def test_ctrl_c_beside_an_event_loop_stops_the_run_and_not_the_process(folder):
-    process = subprocess.Popen([sys.executable, "-c", STOPPED], cwd=folder, text=True, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == "answers\n"
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=100)
+    with subprocess.Popen([sys.executable, "-c", STOPPED], cwd=folder, text=True, stdout=subprocess.PIPE) as process:
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=100)
+    assert first == "answers\n"
     assert process.returncode == 0
     *_, message, after = out.splitlines()
     assert "the same command goes on where this one was" in message
