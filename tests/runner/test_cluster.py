@@ -97,6 +97,8 @@ class Nodes:
         return self.process.stdout.readline().strip()
 
     def add(self, num_gpus: int = 2, **env: str) -> str:
+        if "PYTHONPATH" in env and "PYTHONPATH" in os.environ:  # where the tests find Seesaw, if it is not installed
+            env["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
         return self.say(json.dumps({"num_gpus": num_gpus, "env_vars": env}))
 
     def leave(self) -> None:
