@@ -1,4 +1,4 @@
-"""Running the command as a user does: in a process of its own, with its exit code and what it printed."""
+"""Which tests are slow, and fixtures that run the command as a user does: in a process of its own."""
 
 import json
 import os
@@ -10,7 +10,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# a machine that is busy is no reason for a property to be false
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # there is a process for each core: more threads in each would only wait for each other's core
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# how long one example of a property takes depends on what else the machine does
 hypothesis.settings.register_profile("seesaw", deadline=None)
 hypothesis.settings.load_profile("seesaw")
 
@@ -18,11 +22,24 @@ hypothesis.settings.load_profile("seesaw")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+#: A test that asks for one of these fixtures is slow, as is what is marked in its file. The reasons:
+SLOW_FIXTURES = {
+    "start",  # a command that goes on beside the test, which stops or kills it
+    "to_the_end",  # 5,200 mitigations, compared with a brute force
+}
+
 SEESAW = Path(sys.executable).parent / "seesaw"
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 class Command:
-    """A `seesaw` process, its leader of a process group, so that it can be killed with all it started."""
+    """A `seesaw` process. It leads a process group, so that it can be killed together with all that it started."""
 
     def __init__(self, *args: object, cwd: Path, env: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -36,7 +53,7 @@ class Command:
         )
 
     def events(self):
-        """Events of `--json` as they come."""
+        """The events that `--json` prints, each as it comes."""
         for line in self.process.stdout:
             yield json.loads(line)
 
@@ -52,7 +69,7 @@ class Command:
 
 @pytest.fixture
 def seesaw(tmp_path):
-    """`seesaw("sweep", ...)` runs to its end in a folder of its own; `.code`, `.out` and `.err` say how it went."""
+    """`seesaw("sweep", ...)` runs a command to its end in the test's folder and returns its `.code`, `.out`, `.err`."""
 
     def run(*args: object, env: dict[str, str] | None = None, timeout: float = 300) -> Command:
         return Command(*args, cwd=tmp_path, env=env).finish(timeout)
@@ -62,7 +79,7 @@ def seesaw(tmp_path):
 
 @pytest.fixture
 def start(tmp_path):
-    """`start("sweep", ...)` as a process that goes on; whatever is left of it is killed at the end of the test."""
+    """`start("sweep", ...)` begins a command that runs beside the test; it is killed when the test ends."""
     started = []
 
     def begin(*args: object, env: dict[str, str] | None = None) -> Command:

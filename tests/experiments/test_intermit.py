@@ -247,7 +247,6 @@ def test_pm_takes_the_axis_of_largest_gain_and_tau_is_exact_for_26_occupations_a
     assert Counter(len(state.mitigated) for state in states).keys() == {0, 1, 2, 3}
 
 
-@pytest.mark.slow  # a brute force over every set of axes of all subjects
 def test_to_the_last_axis_every_choice_is_the_brute_forces(to_the_end):
     for problem, state in to_the_end:
         check_trajectory(problem, state)
