@@ -20,8 +20,9 @@ from seesaw.results.secrets import first_line
 from seesaw.results.store.identity import batch_key, image_key
 from seesaw.results.store.parquet import plain_table
 
-__all__ = ["ANSWER_SHARD", "IMAGE_SHARD", "check_name", "deserialise", "serialise"]
+__all__ = ["ANSWER_SHARD", "IMAGE_SHARD", "LARGEST_SHARD", "check_name", "deserialise", "serialise"]
 
+LARGEST_SHARD = 1 << 30  #: bytes, of the file and of its data uncompressed: eight images of 128 MB each
 IMAGE_SHARD = pa.schema(
     [
         ("image_key", pa.string()),
@@ -58,7 +59,7 @@ _ZEROS = b"0" * 64
 
 
 def serialise(table: pa.Table) -> bytes:
-    """The bytes of a shard."""
+    """The bytes of a shard. StoreError if they are more than a shard may have."""
     schema = table.schema.with_metadata(_HUGGING_FACE) if table.schema.names == IMAGE_SHARD.names else table.schema
     sink = pa.BufferOutputStream()
     # PNGs do not compress further; with page checksums other readers notice a flipped byte too
@@ -69,6 +70,8 @@ def serialise(table: pa.Table) -> bytes:
         writer.write_table(table.cast(schema))
         writer.add_key_value_metadata({_DIGEST: _ZEROS.decode()})
     content: bytes = sink.getvalue().to_pybytes()
+    if table.nbytes > LARGEST_SHARD or len(content) > LARGEST_SHARD:  # nobody would read it
+        raise StoreError(f"a batch of {table.nbytes:,} bytes is too large: a shard has {LARGEST_SHARD:,} at most")
     at = _digest_at(content)
     return content[:at] + hashlib.sha256(content).hexdigest().encode() + content[at + 64 :]
 
@@ -101,9 +104,14 @@ def deserialise(name: str, content: bytes) -> pa.Table:
     if hashlib.sha256(content[:at] + _ZEROS + content[at + 64 :]).hexdigest() != claimed:
         raise StoreError(f"shard '{name}' was altered after it was committed: its SHA-256 is not the one it carries")
     try:
-        return plain_table(content)
+        table = plain_table(content, largest=LARGEST_SHARD, allowed=_schema_of(name))
     except pa.ArrowException as error:
         raise StoreError(f"shard '{name}' cannot be read: {first_line(error)}") from error
+    return table
+
+
+def _schema_of(name: str) -> pa.Schema:
+    return ANSWER_SHARD if name.startswith("answers/") else IMAGE_SHARD
 
 
 def check_name(name: str, table: pa.Table) -> None:

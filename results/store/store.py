@@ -39,12 +39,15 @@ from seesaw.results.atomic_write import atomic_write
 from seesaw.results.errors import EnvironmentFault, StoreError
 from seesaw.results.secrets import first_line
 from seesaw.results.store.filesystem import meaning, no_bucket, open_filesystem
-from seesaw.results.store.shards import ANSWER_SHARD, IMAGE_SHARD, check_name, deserialise, serialise
+from seesaw.results.store.parquet import regular_file
+from seesaw.results.store.shards import ANSWER_SHARD, IMAGE_SHARD, LARGEST_SHARD, check_name, deserialise, serialise
 
 __all__ = ["ANSWER_SHARD", "IMAGE_SHARD", "Store", "StoreProblem", "shard_folder"]
 
 MARK = ".seesaw"  #: marks a local store: the mount point of a share that is away has none
 _SHARD = re.compile(r"(images/[\w.-]+/[0-9a-f]{32}|answers/[\w.-]+/[0-9a-f]{32}-[0-9a-f]{32})\.parquet")
+_FOLDER = re.compile(r"(?:images|answers)/[A-Za-z0-9_][A-Za-z0-9_.-]{0,59}-([0-9a-f]{32})")
+LARGEST_NOTE = 1 << 20  #: bytes of a file that is no shard
 READERS = 16  #: threads that read the ends of shards; a folder may have hundreds of thousands
 _STALE = re.compile(r"\.[\w.-]+\.tmp")
 
@@ -153,20 +156,31 @@ class Store:
                     stream.write(content)
 
     def recall(self, name: str) -> bytes:
-        """The content that `keep` wrote as `name`; FileNotFoundError if there is none."""
-        with self._translated(), self._fs.open_input_stream(self.path(name), compression=None) as stream:
-            content: bytes = stream.read()
-        return content
+        """The content that `keep` wrote as `name`; FileNotFoundError if there is none, StoreError if it is no file."""
+        return self._content(name, LARGEST_NOTE)
 
     def read(self, name: str) -> pa.Table:
-        """The shard `name`. FileNotFoundError if it is absent, StoreError if a single byte has changed."""
-        with self._translated(), self._fs.open_input_stream(self.path(name), compression=None) as stream:
-            content = stream.read()
-        return deserialise(name, content)
+        """The shard `name`. FileNotFoundError if it is absent, StoreError if it is not as it was committed."""
+        return deserialise(name, self._content(name, LARGEST_SHARD))
+
+    def _content(self, name: str, largest: int) -> bytes:
+        with self._translated():
+            if self._local:
+                try:
+                    return regular_file(self.path(name), largest)
+                except pa.ArrowInvalid as error:
+                    raise StoreError(f"'{name}' cannot be read: {error}") from error
+            with self._fs.open_input_stream(self.path(name), compression=None) as stream:
+                content: bytes = stream.read()
+            return content
 
     def look(self, folder: str) -> tuple[set[str], list[StoreProblem]]:
-        """Names of the shards in a folder that end as a complete shard does, and problems with all else there."""
-        names, problems = set(), []
+        """Names of the shards in a folder that end as a complete shard does, and problems with all else there.
+
+        Further folders of the same model are problems too.
+        """
+        message = f"a further folder of the same model; '{folder}' is read instead"
+        names, problems = set(), [StoreProblem(other, "foreign", message) for other in self._others(folder)]
         for name, complete in self._scan(folder):
             if _SHARD.fullmatch(name):
                 if complete:
@@ -206,9 +220,20 @@ class Store:
         )
 
     def folder(self, kind: str, name: str, identity: str) -> str:
-        """The folder of a model's images or a VLM's answers, found by identity: its name may have changed since."""
-        existing = [folder for folder in self.folders([kind]) if folder.endswith(f"-{identity}")]
-        return existing[0] if existing else shard_folder(kind, name, identity)
+        """The folder of a model's images or a VLM's answers.
+
+        It is the one of this name and identity. If there is none, the model was renamed since, and it is the one of
+        this identity; of several, the one with the most shards.
+        """
+        exact = shard_folder(kind, name, identity)
+        folders = [folder for folder in self.folders([kind]) if _identity_of(folder) == identity]
+        return max(folders, key=lambda folder: (folder == exact, len(self.names(folder))), default=exact)
+
+    def _others(self, folder: str) -> list[str]:
+        """Further folders of the same model, such as copies."""
+        kind, identity = folder.partition("/")[0], _identity_of(folder)
+        folders = self.folders([kind]) if identity else []
+        return [other for other in folders if other != folder and _identity_of(other) == identity]
 
     def verify(self) -> Iterator[tuple[str, StoreProblem | None]]:
         """Check every byte of every shard: (name, None) for a sound one, (name, problem) for anything else."""
@@ -225,6 +250,9 @@ class Store:
                     name = f"{kind}/{info.base_name}"
                     yield name, StoreProblem(name, "foreign", "not written by Seesaw; it counts nowhere")
         for folder in self.folders():
+            if others := self._others(folder):
+                message = f"one of several folders of the same model: {', '.join(others)}; a run reads one of them"
+                yield folder, StoreProblem(folder, "foreign", message)
             problems = {problem.name: problem for problem in self.problems(folder)}
             for name, _ in self._scan(folder):
                 if name in problems:
@@ -308,6 +336,12 @@ class Store:
             raise translated from error
 
 
+def _identity_of(folder: str) -> str:
+    """The identity in the name of a folder that a model or VLM could have; "" if it is no such name."""
+    match = _FOLDER.fullmatch(folder)
+    return match[1] if match else ""
+
+
 def _ends(entries: Sequence[os.DirEntry[str]]) -> list[tuple[str, bool]]:
     """(name, whether it is a file that ends as Parquet does) of the entries that still exist."""
     names = []
@@ -318,7 +352,7 @@ def _ends(entries: Sequence[os.DirEntry[str]]) -> list[tuple[str, bool]]:
 
 
 def _ends_as_parquet(path: str) -> bool:
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO that has just taken its place is not waited for
     try:
         size = os.fstat(handle).st_size
         return size >= 12 and os.pread(handle, 4, size - 4) == b"PAR1"

@@ -11,7 +11,7 @@ import pyarrow.csv
 
 from seesaw.results.errors import AnswersError, nearest
 from seesaw.results.secrets import first_line
-from seesaw.results.store.parquet import plain_table
+from seesaw.results.store.parquet import plain_metadata, plain_table
 from seesaw.results.tables.schemas import ANSWERS
 
 __all__ = ["read_answers"]
@@ -33,7 +33,6 @@ def read_answers(answers: str | Path | pd.DataFrame) -> pd.DataFrame:
         where, table = "the answers table", _table_of(answers)
     else:
         where, table = str(Path(answers)), _raw_table(Path(answers))
-        _check_columns(where, table.column_names)
     if table.num_rows == 0:
         raise AnswersError(f"{where}: has columns but no rows")
     columns = {name: _text_column(where, name, table[name]) for name in _NEEDED}
@@ -55,10 +54,15 @@ def _table_of(frame: pd.DataFrame) -> pa.Table:
 
 
 def _raw_table(path: Path) -> pa.Table:
-    """The table as the file holds it. Raises AnswersError if the file is not a table at all."""
+    """The columns of a file that an answers table may have, as it holds them. Raises AnswersError.
+
+    Other columns are not read: they may be larger than the memory.
+    """
     if path.is_dir():
         inside = path / "answers.parquet"
         raise AnswersError(f"{path}: is a directory" + (f"; did you mean {inside}?" if inside.exists() else ""))
+    if path.exists() and not path.is_file():  # opening a FIFO waits for whoever writes to it
+        raise AnswersError(f"{path}: is no regular file")
     try:
         with path.open("rb") as file:
             start = file.read(4096)
@@ -71,7 +75,7 @@ def _raw_table(path: Path) -> pa.Table:
         raise AnswersError(f"{path}: is empty")
     try:
         if start.startswith(b"PAR1"):
-            return plain_table(path)
+            return plain_table(path, _columns(path, plain_metadata(path).schema.to_arrow_schema().names))
         if start.startswith(b"\x1f\x8b"):
             return _read_csv(path, "gzip")
         if b"\0" in start or path.suffix in {".parquet", ".pq"}:
@@ -82,13 +86,22 @@ def _raw_table(path: Path) -> pa.Table:
 
 
 def _read_csv(path: Path, compression: str | None) -> pa.Table:
-    """All columns as text. Types are not guessed: `01` or `NA` may be someone's name for an attribute."""
+    """The needed columns as text. Types are not guessed: `01` or `NA` may be someone's name for an attribute."""
     with pa.input_stream(str(path), compression=compression) as stream:
         names = pa.csv.open_csv(stream).schema.names
-    convert = pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
+    columns = _columns(path, names)
+    convert = pa.csv.ConvertOptions(
+        column_types=dict.fromkeys(columns, pa.string()), include_columns=columns, strings_can_be_null=False
+    )
     parse = pa.csv.ParseOptions(newlines_in_values=True)  # a prompt may contain a line break
     with pa.input_stream(str(path), compression=compression) as stream:
         return pa.csv.read_csv(stream, parse_options=parse, convert_options=convert)
+
+
+def _columns(path: Path, names: list[str]) -> list[str]:
+    """Those of the columns `names` that an answers table may have. Raises AnswersError if one is missing."""
+    _check_columns(str(path), names)
+    return [name for name in (*_NEEDED, *_OPTIONAL) if name in names]
 
 
 def _check_columns(where: str, names: list[str]) -> None:

@@ -1,13 +1,21 @@
 """The store: whole or absent, whatever is killed, and no altered byte goes unseen."""
 
+import contextlib
+import hashlib
 import multiprocessing
 import os
 import random
+import re
+import resource
+import shutil
 import signal
+import socket
 import subprocess
 import time
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from seesaw.results.errors import EnvironmentFault, StoreError, StoreUnavailable
@@ -121,6 +129,112 @@ def test_a_shard_cut_short_is_not_listed_and_can_be_made_again(tmp_path):
     assert (tmp_path / kept).stat().st_size == 500
     assert store.commit(shard(1), images(1))
     assert store.read(shard(1)).num_rows == 8
+
+
+def test_a_copy_of_a_folder_that_sorts_first_does_not_take_its_place(tmp_path):
+    store = Store(tmp_path)
+    for number in range(4):
+        store.commit(shard(number), images(number))
+    copy = shard_folder("images", "aaa a model", IDENTITY)
+    shutil.copytree(tmp_path / FOLDER, tmp_path / copy)
+    (tmp_path / copy / shard(3).rpartition("/")[2]).unlink()
+    assert store.folder("images", "a model", IDENTITY) == FOLDER
+    assert [(problem.name, problem.kind) for problem in store.problems(FOLDER)] == [(copy, "foreign")]
+    assert {name for name, problem in store.verify() if problem} == {FOLDER, copy}
+    for name in ("renamed", "b"):  # neither folder has this name: the one with more shards
+        assert store.folder("images", name, IDENTITY) == FOLDER
+
+
+@pytest.mark.parametrize("place", [f"images/{'x' * 61}-{IDENTITY}", f"images/.x-{IDENTITY}", f"images/a b-{IDENTITY}"])
+def test_a_folder_that_no_model_could_have_is_no_models(tmp_path, place):
+    (tmp_path / place).mkdir(parents=True)
+    assert Store(tmp_path).folder("images", "a model", IDENTITY) == FOLDER
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _vast(path: Path) -> None:
+    with path.open("wb") as file:
+        file.seek(3 << 30)
+        file.write(b"PAR1")
+
+
+def _socket(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(f"/proc/self/fd/{folder}/{path.name}")  # the whole path may be too long for a socket
+    os.close(folder)
+
+
+@pytest.mark.parametrize("make", [_fifo, _endless, _vast, _socket, Path.mkdir])
+def test_what_is_no_file_or_too_large_for_a_shard_is_neither_waited_for_nor_read(tmp_path, make):
+    store = Store(tmp_path)
+    store.commit(shard(1), images(1))
+    (tmp_path / shard(1)).unlink()
+    make(tmp_path / shard(1))
+    with _memory(1 << 30), pytest.raises(StoreError, match=re.escape(shard(1))):
+        store.read(shard(1))
+    with _memory(1 << 30):
+        ((name, problem),) = store.verify()
+    assert (name, problem.kind) == (shard(1), "damaged")
+    assert store.quarantine(shard(1)).startswith("damaged/")
+    assert store.commit(shard(1), images(1))
+
+
+@contextlib.contextmanager
+def _memory(more: int):
+    """At most `more` bytes of address space beyond what the process has."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + more, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def test_costs_in_a_fifo_are_not_waited_for(tmp_path):
+    store = Store(tmp_path)
+    write_costs(store, {FOLDER: MeasuredCosts(1, 1.0, 1.0)})
+    path = tmp_path / f"costs/{FOLDER.rpartition('/')[2]}.json"
+    path.unlink()
+    os.mkfifo(path)
+    assert read_costs(store, FOLDER) is None
+
+
+def _signed(table: pa.Table) -> bytes:
+    """The bytes of a shard with any columns, and a valid SHA-256."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, table.schema, compression="zstd", use_dictionary=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"seesaw.sha256": "0" * 64})
+    content = sink.getvalue().to_pybytes()
+    return content.replace(b"0" * 64, hashlib.sha256(content).hexdigest().encode())
+
+
+@pytest.mark.parametrize("change", ["further column", "other type", "vast column"])
+def test_a_shard_is_read_only_if_its_columns_are_those_of_its_schema(tmp_path, change):
+    store = Store(tmp_path)
+    store.commit(shard(1), images(1))
+    table = images(1)
+    if change == "further column":
+        table = table.append_column("more", pa.array(["x"] * 8))
+    elif change == "other type":
+        table = table.set_column(5, "seed", table["seed"].cast(pa.int32()))
+    else:
+        table = table.set_column(3, "prompt", pa.array(["a" * (140 << 20)] * 8))
+    content = _signed(table)
+    assert len(content) < 1 << 20
+    del table
+    (tmp_path / shard(1)).write_bytes(content)
+    with _memory(1 << 30), pytest.raises(StoreError, match="cannot be read"):
+        store.read(shard(1))
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "", "...", "ÄÖ é", "x" * 300])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seesaw.results.errors import AnswersError
+from seesaw.results.store import parquet
 from seesaw.results.tables.read_answers import read_answers
 from seesaw.results.tables.schemas import ANSWERS, DISTRIBUTIONS, FAILURES, MATRICES
 from seesaw.results.tables.write import about_of, table_of, write_csv, write_table
@@ -174,3 +178,36 @@ def test_a_missing_file_names_the_nearest_and_a_run_directory_its_table(tmp_path
         read_answers(tmp_path / "nowhere" / "answer.parquet")
     with pytest.raises(AnswersError, match=r"is a directory; did you mean .*answers\.parquet\?"):
         read_answers(tmp_path)
+
+
+def test_columns_that_are_not_of_an_answers_table_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "answers.parquet"
+    columns = {**{name: ["m"] * 10 for name in SEVEN}, "more": ["a" * (100 << 20)] * 10}
+    pq.write_table(pa.table(columns), path, compression="zstd", use_dictionary=False)
+    del columns
+    code = (
+        "import re, sys; from seesaw.results.tables.read_answers import read_answers; "
+        "frame = read_answers(sys.argv[1]); "
+        "print(*frame.columns, re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])"
+    )
+    read = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True).stdout.split()
+    assert read[:-1] == SEVEN
+    assert int(read[-1]) < 700_000  # kB; all columns are 1 GB
+
+
+def test_columns_larger_than_memory_by_the_footer_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "answers.parquet"
+    pq.write_table(pa.table({name: ["m" * 5000] for name in SEVEN}), path, use_dictionary=False)
+    read_answers(path)
+    monkeypatch.setattr(parquet, "LARGEST_TABLE", 30_000)
+    with pytest.raises(AnswersError, match="bytes of data"):
+        read_answers(path)
+
+
+@pytest.mark.parametrize("name", ["answers.parquet", "answers.csv"])
+def test_a_fifo_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(AnswersError, match="regular file"):
+        read_answers(tmp_path / name)
+    with pytest.raises(pa.ArrowInvalid, match="regular file"):
+        parquet.plain_table(tmp_path / name)
