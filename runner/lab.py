@@ -49,6 +49,7 @@ from seesaw.experiments.prompts import Prompt
 from seesaw.experiments.questionnaire import observations_of, read_replies
 from seesaw.results.errors import BatchFailed, ConfigError, StoreError, nearest
 from seesaw.results.store.identity import batch_size
+from seesaw.results.store.shards import check_vlm
 from seesaw.results.store.store import Store
 from seesaw.runner.config import ModelConfig
 from seesaw.runner.display.events import Events
@@ -230,6 +231,7 @@ class FleetLab:
         async with self._read_places:
             try:
                 replies = await self._fleet.wait_for_store(lambda: self._store.read(batch.answers))
+                check_vlm(batch.answers, replies, [self._experiment.vlm.name])
                 return self._read(batch, replies)
             except FileNotFoundError:
                 self._events.note(f"{batch.answers} vanished from the store; it is asked again")

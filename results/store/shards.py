@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from seesaw.results.errors import StoreError
@@ -20,7 +21,16 @@ from seesaw.results.secrets import first_line
 from seesaw.results.store.identity import batch_key, image_key
 from seesaw.results.store.parquet import plain_table
 
-__all__ = ["ANSWER_SHARD", "IMAGE_SHARD", "LARGEST_SHARD", "check_name", "deserialise", "serialise"]
+__all__ = [
+    "ANSWER_SHARD",
+    "IMAGE_SHARD",
+    "LARGEST_SHARD",
+    "check_name",
+    "check_vlm",
+    "deserialise",
+    "readable_name",
+    "serialise",
+]
 
 LARGEST_SHARD = 1 << 30  #: bytes, of the file and of its data uncompressed: eight images of 128 MB each
 IMAGE_SHARD = pa.schema(
@@ -55,11 +65,15 @@ _FEATURES = {
 }
 _HUGGING_FACE = {"huggingface": json.dumps({"info": {"features": {n: _FEATURES[n] for n in IMAGE_SHARD.names}}})}
 _DIGEST = "seesaw.sha256"
+_ANSWERS = "seesaw.answers"
 _ZEROS = b"0" * 64
 
 
-def serialise(table: pa.Table) -> bytes:
-    """The bytes of a shard. StoreError if they are more than a shard may have."""
+def serialise(table: pa.Table, name: str = "") -> bytes:
+    """The bytes of a shard, which is to be called `name`. StoreError if they are more than a shard may have.
+
+    A shard of answers carries the identities of its VLM, batch and questionnaire, which its columns do not tell.
+    """
     schema = table.schema.with_metadata(_HUGGING_FACE) if table.schema.names == IMAGE_SHARD.names else table.schema
     sink = pa.BufferOutputStream()
     # PNGs do not compress further; with page checksums other readers notice a flipped byte too
@@ -68,6 +82,8 @@ def serialise(table: pa.Table) -> bytes:
         sink, schema, compression=codec, write_page_checksum=True, write_statistics=False, store_schema=True
     ) as writer:
         writer.write_table(table.cast(schema))
+        if name.startswith("answers/"):
+            writer.add_key_value_metadata({_ANSWERS: _answers_identity(name)})
         writer.add_key_value_metadata({_DIGEST: _ZEROS.decode()})
     content: bytes = sink.getvalue().to_pybytes()
     if table.nbytes > LARGEST_SHARD or len(content) > LARGEST_SHARD:  # nobody would read it
@@ -107,7 +123,35 @@ def deserialise(name: str, content: bytes) -> pa.Table:
         table = plain_table(content, largest=LARGEST_SHARD, allowed=_schema_of(name))
     except pa.ArrowException as error:
         raise StoreError(f"shard '{name}' cannot be read: {first_line(error)}") from error
+    claimed_answers = (table.schema.metadata or {}).get(_ANSWERS.encode())
+    if claimed_answers is not None and claimed_answers.decode(errors="replace") != _answers_identity(name):
+        raise StoreError(f"shard '{name}' holds answers of another VLM, batch or questionnaire than its name says")
     return table
+
+
+def _answers_identity(name: str) -> str:
+    """`<VLM>/<batch>-<questionnaire>`, the identities in the name of a shard of answers."""
+    _, folder, file = name.split("/")
+    return f"{folder.rpartition('-')[2]}/{file.removesuffix('.parquet')}"
+
+
+def check_vlm(name: str, table: pa.Table, names: Sequence[str] = ()) -> None:
+    """StoreError if answers are of a VLM that is called neither as their folder nor one of `names`.
+
+    Shards of 0.1.0 carry no identity: the name of the VLM is all that tells them apart. A shard that carries one has
+    been checked by `deserialise`, and its VLM may have been renamed since.
+    """
+    if _ANSWERS.encode() in (table.schema.metadata or {}):
+        return
+    folder = name.split("/")[1].rpartition("-")[0]
+    for vlm in pc.unique(table["vlm"]).to_pylist():
+        if vlm not in names and readable_name(vlm) != folder:
+            raise StoreError(f"shard '{name}' holds answers of the VLM '{vlm}', not of the one that its folder names")
+
+
+def readable_name(name: str) -> str:
+    """The name of a model or VLM, made safe for a path."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")[:60] or "model"
 
 
 def _schema_of(name: str) -> pa.Schema:
@@ -115,9 +159,13 @@ def _schema_of(name: str) -> pa.Schema:
 
 
 def check_name(name: str, table: pa.Table) -> None:
-    """StoreError if images are stored under the name of another batch: a name follows from model, prompt and seeds."""
+    """StoreError if a shard lies under the name of another batch or VLM.
+
+    The name of a shard of images follows from model, prompt and seeds.
+    """
     kind, folder, file = name.split("/")
     if kind != "images":
+        check_vlm(name, table)
         return
     identity = folder.rpartition("-")[2]
     columns = [table.column(c).to_pylist() for c in ("prompt", "adapter", "seed", "image_key")]

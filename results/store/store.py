@@ -40,7 +40,15 @@ from seesaw.results.errors import EnvironmentFault, StoreError
 from seesaw.results.secrets import first_line
 from seesaw.results.store.filesystem import meaning, no_bucket, open_filesystem
 from seesaw.results.store.parquet import regular_file
-from seesaw.results.store.shards import ANSWER_SHARD, IMAGE_SHARD, LARGEST_SHARD, check_name, deserialise, serialise
+from seesaw.results.store.shards import (
+    ANSWER_SHARD,
+    IMAGE_SHARD,
+    LARGEST_SHARD,
+    check_name,
+    deserialise,
+    readable_name,
+    serialise,
+)
 
 __all__ = ["ANSWER_SHARD", "IMAGE_SHARD", "Store", "StoreProblem", "shard_folder"]
 
@@ -63,7 +71,7 @@ class StoreProblem:
 
 def shard_folder(kind: str, name: str, identity: str) -> str:
     """Folder of a model's images or a VLM's answers: its name, made safe for a path, and its identity."""
-    return f"{kind}/{re.sub(r'[^A-Za-z0-9_.-]+', '-', name).strip('.-')[:60] or 'model'}-{identity}"
+    return f"{kind}/{readable_name(name)}-{identity}"
 
 
 class Store:
@@ -123,7 +131,7 @@ class Store:
 
     def commit(self, name: str, table: pa.Table) -> bool:
         """Write `table` as the shard `name`, atomically. False if the shard exists already, which is kept."""
-        content = serialise(table)
+        content = serialise(table, name)
         with self._translated():
             return self._write_file(name, content) if self._local else self._put_object(name, content)
 

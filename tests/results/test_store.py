@@ -21,7 +21,8 @@ import pytest
 from seesaw.results.errors import EnvironmentFault, StoreError, StoreUnavailable
 from seesaw.results.store.costs import MeasuredCosts, read_costs, write_costs
 from seesaw.results.store.identity import batch_key, image_key
-from seesaw.results.store.store import IMAGE_SHARD, Store, shard_folder
+from seesaw.results.store.shards import check_vlm, serialise
+from seesaw.results.store.store import ANSWER_SHARD, IMAGE_SHARD, Store, shard_folder
 
 IDENTITY = "0123456789abcdef" * 2
 FOLDER = shard_folder("images", "a model", IDENTITY)
@@ -235,6 +236,55 @@ def test_a_shard_is_read_only_if_its_columns_are_those_of_its_schema(tmp_path, c
     (tmp_path / shard(1)).write_bytes(content)
     with _memory(1 << 30), pytest.raises(StoreError, match="cannot be read"):
         store.read(shard(1))
+
+
+VLM = shard_folder("answers", "a vlm", "a" * 32)
+ANSWERS = f"{VLM}/{'b' * 32}-{'c' * 32}.parquet"
+
+
+def answers(vlm: str) -> pa.Table:
+    row = {"image_key": "k", "question": "q", "choices": ["yes"], "answer": "yes", "probabilities": [1.0], "mass": 1.0}
+    return pa.Table.from_pylist([{**row, "vlm": vlm}], schema=ANSWER_SHARD)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        f"{shard_folder('answers', 'another', 'd' * 32)}/{'b' * 32}-{'c' * 32}.parquet",
+        f"{VLM}/{'d' * 32}-{'c' * 32}.parquet",
+        f"{VLM}/{'b' * 32}-{'d' * 32}.parquet",
+    ],
+    ids=["vlm", "batch", "questionnaire"],
+)
+def test_answers_of_another_vlm_batch_or_questionnaire_are_refused(tmp_path, other):
+    store = Store(tmp_path)
+    for name in (ANSWERS, other):
+        store.commit(name, answers("a vlm"))
+    assert all(problem is None for _, problem in store.verify())
+    shutil.copyfile(tmp_path / other, tmp_path / ANSWERS)
+    with pytest.raises(StoreError, match="of another VLM, batch or questionnaire"):
+        store.read(ANSWERS)
+    assert [(name, problem.kind) for name, problem in store.verify() if problem] == [(ANSWERS, "damaged")]
+
+
+def test_older_answers_that_carry_no_identity_are_known_by_the_name_of_their_vlm(tmp_path):
+    store = Store(tmp_path)
+    store.commit(ANSWERS, answers("a vlm"))
+    (tmp_path / ANSWERS).write_bytes(serialise(answers("a vlm")))
+    check_vlm(ANSWERS, store.read(ANSWERS))
+    assert [problem for _, problem in store.verify()] == [None]
+    (tmp_path / ANSWERS).write_bytes(serialise(answers("other vlm")))
+    with pytest.raises(StoreError, match="of the VLM 'other vlm'"):
+        check_vlm(ANSWERS, store.read(ANSWERS), ["a vlm"])
+    check_vlm(ANSWERS, store.read(ANSWERS), ["other vlm"])  # renamed since
+    assert [problem.kind for _, problem in store.verify()] == ["damaged"]
+
+
+def test_answers_of_a_vlm_that_was_renamed_are_still_its_own(tmp_path):
+    store = Store(tmp_path)
+    store.commit(ANSWERS, answers("renamed"))
+    check_vlm(ANSWERS, store.read(ANSWERS), ["renamed again"])
+    assert [problem for _, problem in store.verify()] == [None]
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "", "...", "ÄÖ é", "x" * 300])
