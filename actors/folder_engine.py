@@ -1,13 +1,12 @@
 """`folder`: real images in the place of a model, so that the same store, questions and VLM measure what D* is of them.
 
 The paper's appendix "Using Real World Biases" takes its D* from 48 images of a web search. They lie in
-`path/<subject>/`, a folder for each subject of the dataset (`computer programmer` or `computer_programmer`).
+`path/<subject>/`, a folder for each subject of the dataset: `computer programmer`, `Computer-Programmer` or
+`a photo of a computer programmer`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,13 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from seesaw.actors.engines import ABSENT, Withheld
+from seesaw.actors.real_images import BROKEN, SubjectFolder, same_name, sha256, subject_folders
 from seesaw.results.errors import ConfigError, nearest
 from seesaw.results.images import is_converted_plainly, opaque_rgb, open_image
 from seesaw.results.store.identity import image_seed
 
-__all__ = ["FolderEngine", "real_images", "spelt"]
+__all__ = ["FolderEngine", "real_images"]
 
-#: What Pillow raises for what is no image, of a broken PNG a SyntaxError, and for a vast one.
-_BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-_OTHERS = frozenset({".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jfif", ".svg"})
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 MOST = 100_000  #: images of a prompt, as far as a seed's number is looked for; the runner plans no more
 _DEFAULTS: Mapping[str, Any] = {"path": None, "template": "A photo of a {subject}", "seed": 0}
 
@@ -32,7 +28,7 @@ _DEFAULTS: Mapping[str, Any] = {"path": None, "template": "A photo of a {subject
 class FolderEngine:
     """Settings: `path`; `template`, the dataset's initial prompt; `seed`, the config's root seed (0 in both).
 
-    Image i of a subject is its i-th file by name, so every file is one image, once: an engine is told seeds, and the
+    Image i of a subject is its i-th file by path, so every file is one image, once: an engine is told seeds, and the
     root seed says which number each of them has. Real images have no counterfactuals: a prompt that is not the template
     about one of the subjects is refused. An image is kept upright and in RGB, its pixels as they are.
     """
@@ -41,9 +37,9 @@ class FolderEngine:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._path, self._template, self._seed = _read(settings)
-        self._files = real_images(settings)
+        folders = real_images(settings).values()
         # a prompt is looked up whole: no subject can be taken for another, nor for one with an attribute
-        self._subjects = {spelt(text): subject for subject in self._files for text in _texts(self._template, subject)}
+        self._files = {prompt: folder.images for folder in folders for prompt in folder.prompts}
         most = max(map(len, self._files.values()))
         self._index = {image_seed(self._seed, i): i for i in range(most)}
 
@@ -57,16 +53,16 @@ class FolderEngine:
     @classmethod
     def identity(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The digest of every file, in order: images that were changed, added or taken away are another model."""
-        files = real_images(settings)
-        return {"images": {subject: [_digest(file) for file in found] for subject, found in files.items()}}
+        folders = real_images(settings)
+        return {"images": {name: [_digest(file) for file in folder.images] for name, folder in folders.items()}}
 
     @classmethod
     def preflight(cls, settings: Mapping[str, Any]) -> None:
         """ConfigError if a file is no image by its header."""
-        for file in (file for found in real_images(settings).values() for file in found):
+        for file in (file for folder in real_images(settings).values() for file in folder.images):
             try:
                 open_image(file).close()
-            except _BROKEN as error:
+            except BROKEN as error:
                 raise ConfigError(f"{file} is no image: {error}; take it out of the folder") from None
 
     def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[Image.Image | Withheld]:
@@ -78,13 +74,13 @@ class FolderEngine:
         """
         if adapter:
             raise ConfigError("real images have no weights that an adapter could change")
-        if spelt(prompt) not in self._subjects:
+        files = self._files.get(same_name(prompt))
+        if files is None:
             raise ConfigError(
-                f"real images of '{prompt}' are asked for{nearest(prompt, self._subjects)}; a folder of real images "
+                f"real images of '{prompt}' are asked for{nearest(prompt, self._files)}; a folder of real images "
                 f"has no counterfactuals, and nothing but '{self._template}' of the subjects in {self._path}"
             )
-        subject = self._subjects[spelt(prompt)]
-        return [self._image(self._files[subject], seed) for seed in seeds]
+        return [self._image(files, seed) for seed in seeds]
 
     def _image(self, files: Sequence[Path], seed: int) -> Image.Image | Withheld:
         index = self._index.get(seed, len(files))
@@ -98,42 +94,10 @@ class FolderEngine:
         return Withheld(Image.new("RGB", (1, 1)), ABSENT)
 
 
-def real_images(settings: Mapping[str, Any]) -> dict[str, tuple[Path, ...]]:
-    """The files of every subject, sorted by name; subjects as `spelt`, sorted.
-
-    Raises:
-        ConfigError: no such folder, none in it, two for one subject, images that lie beside the subjects' folders, or
-            of a kind that is not read.
-    """
-    path = Path(_read(settings)[0])
-    if not path.is_dir():
-        raise ConfigError(f"there is no folder '{path}' of real images; it has a folder for each subject")
-    found: dict[str, tuple[Path, ...]] = {}
-    for place in sorted(path.iterdir()):
-        if place.suffix.lower() in SUFFIXES and place.is_file():
-            raise ConfigError(f"{place}: whose image is it? Put it into {path}/<subject>/")
-        if place.is_dir() and not place.name.startswith("."):
-            subject = spelt(place.name)
-            if subject in found:
-                raise ConfigError(f"{place}: there is another folder for '{subject}'; put all its images into one")
-            found[subject] = tuple(sorted(filter(_is_image, place.iterdir())))
-            other = next((file for file in sorted(place.iterdir()) if file.suffix.lower() in _OTHERS), None)
-            if other is not None:
-                raise ConfigError(
-                    f"{other} is of a kind that is not read; make it one of {', '.join(sorted(SUFFIXES))}"
-                )
-    if not any(found.values()):
-        raise ConfigError(f"there are no images ({', '.join(sorted(SUFFIXES))}) in '{path}/<subject>/'")
-    return found
-
-
-def spelt(name: str) -> str:
-    """A subject's or a folder's name with one space for whatever parts its words."""
-    return " ".join(name.replace("_", " ").split())
-
-
-def _is_image(file: Path) -> bool:
-    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
+def real_images(settings: Mapping[str, Any]) -> dict[str, SubjectFolder]:
+    """The folders of all subjects, by name, with their images. ConfigError, also as `subject_folders` raises it."""
+    path, template, _ = _read(settings)
+    return subject_folders(Path(path), template)
 
 
 def _read(settings: Mapping[str, Any]) -> tuple[str, str, int]:
@@ -151,18 +115,12 @@ def _read(settings: Mapping[str, Any]) -> tuple[str, str, int]:
     return path, template, seed
 
 
-def _texts(template: str, subject: str) -> tuple[str, ...]:
-    """The initial prompt, with the template's article and with either: a dataset may mend "A photo of a engineer"."""
-    articles = (re.sub(r"\b([Aa])n?(\s+)(?=\{subject\})", rf"\g<1>{n}\g<2>", template) for n in ("", "n"))
-    return tuple(text.replace("{subject}", subject) for text in (template, *articles))
-
-
 def _decoded(file: Path) -> Image.Image:
     """RGB pixels, as `opaque_rgb` has them, turned as the camera was held: a VLM does not read EXIF."""
     try:
         with open_image(file) as image:
             return opaque_rgb(ImageOps.exif_transpose(image))
-    except _BROKEN as error:
+    except BROKEN as error:
         raise ConfigError(f"{file} cannot be read as an image: {error}; take it out of the folder") from None
 
 
@@ -171,10 +129,9 @@ def _digest(file: Path) -> str:
 
     A file that cannot be decoded has its SHA-256; it is refused when it is used.
     """
-    with file.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    digest = sha256(file)
     try:
         with open_image(file) as image:
             return digest if is_converted_plainly(image) else f"{digest} opaque"
-    except _BROKEN:
+    except BROKEN:
         return digest

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.csv as pacsv
 
-from seesaw.actors.folder_engine import FolderEngine, real_images, spelt
+from seesaw.actors.folder_engine import FolderEngine, real_images
+from seesaw.actors.real_images import SubjectFolder, count_copies, same_name
+from seesaw.experiments.dataset.model import Dataset
 from seesaw.experiments.lab import Lab, Observations
 from seesaw.experiments.prompts import initial_prompt
 from seesaw.experiments.target_study import Targets, flip_summary, flips, observed_targets, read_targets, real_targets
-from seesaw.results.errors import ConfigError
+from seesaw.results.errors import ConfigError, nearest
 from seesaw.results.store.store import Store
 from seesaw.results.tables.read_answers import read_answers
 from seesaw.results.tables.schemas import FLIPS, TARGETS
@@ -26,6 +28,7 @@ from seesaw.runner.plan import Plan, all_answered
 __all__ = ["TargetJob"]
 
 REAL = "real"  #: the name of the model whose images are the real ones of a folder
+LISTED = 10  #: names in a message
 
 
 class TargetJob:
@@ -42,20 +45,13 @@ class TargetJob:
         self.experiment = self.served = experiment
         self._sweep = SweepJob(experiment)
         self._targets: Targets | None = None
-        self._images: Mapping[str, int] = {}
+        self._folders: Mapping[str, SubjectFolder] = {}
         self._cells: list[Observations] = []
         path = Path(real)
         if path.is_dir():
             settings = {"path": str(path), "template": experiment.dataset.template, "seed": experiment.seed}
             settings = FolderEngine.absolute(settings, [Path.cwd()])
-            files = real_images(settings)
-            self._images = {subject: len(files.get(spelt(subject), ())) for subject in experiment.dataset.subjects}
-            missing = [subject for subject, number in self._images.items() if not number]
-            if missing:
-                raise ConfigError(
-                    f"'{real}' has no images of {', '.join(missing)}; add '{real}/{missing[0]}/', or leave them out "
-                    "with subjects=[...]"
-                )
+            self._folders = _folders_of(experiment.dataset, real_images(settings), real)
             self.served = with_model(experiment, ModelConfig(REAL, "folder", settings))
         elif _has_answers(path):
             self._targets = real_targets(read_answers(path), experiment.dataset)
@@ -87,10 +83,12 @@ class TargetJob:
 
     async def observe(self, lab: Lab, events: Events) -> None:
         dataset = self.experiment.dataset
-        if self._targets is None:
-            for subject in dataset.subjects:
-                prompt = initial_prompt(dataset, subject)
-                self._cells += await lab.observe(REAL, [prompt], self._images[subject])
+        for subject, folder in self._folders.items():
+            for note in _notes(subject, folder):
+                events.note(note)
+        for subject, folder in self._folders.items():
+            prompt = initial_prompt(dataset, subject)
+            self._cells += await lab.observe(REAL, [prompt], len(folder.images))
         await self._sweep.observe(lab, events)
 
     def write(self, events: Events) -> bool:
@@ -112,6 +110,38 @@ class TargetJob:
                 + (f" ({row.share:.1%}), most of all {strongest}" if row.flipped else "")
             )
         return True
+
+
+def _folders_of(dataset: Dataset, folders: Mapping[str, SubjectFolder], real: str) -> dict[str, SubjectFolder]:
+    """The folder of every subject. ConfigError if one has no images; the message names the folders that are there."""
+    by_prompt = {prompt: folder for folder in folders.values() for prompt in folder.prompts if folder.images}
+    prompts = {subject: same_name(initial_prompt(dataset, subject).text) for subject in dataset.subjects}
+    missing = [subject for subject, prompt in prompts.items() if prompt not in by_prompt]
+    if missing:
+        names = [name for name, folder in folders.items() if folder.images]
+        close = nearest(missing[0], names)
+        raise ConfigError(
+            f"'{real}' has no images of {', '.join(missing)}; its folders are {_first(names)}"
+            f"{close + ' Rename it' if close.endswith('?') else '; rename a folder'}, add '{real}/{missing[0]}/', or "
+            "leave them out with subjects=[...]"
+        )
+    return {subject: by_prompt[prompt] for subject, prompt in prompts.items()}
+
+
+def _notes(subject: str, folder: SubjectFolder) -> list[str]:
+    """What a user should know of the images that D* of `subject` is measured on."""
+    notes = []
+    if folder.unread:
+        names = _first([file.name for file in folder.unread])
+        notes.append(f"{len(folder.unread)} files of {subject}/ are not looked at, being no images: {names}")
+    copies = count_copies(folder.images)
+    if copies:
+        notes.append(f"{copies} files of {subject}/ are copies of others, and each of them counts; delete them if not")
+    return notes
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED:,} more" if len(names) > LISTED else "")
 
 
 def _has_answers(path: Path) -> bool:

@@ -14,6 +14,7 @@ from PIL import Image
 from seesaw.actors.engines import ABSENT, TTI_ENGINES, Withheld
 from seesaw.actors.folder_engine import FolderEngine, real_images
 from seesaw.actors.plugins import find_plugin, load_class
+from seesaw.actors.real_images import count_copies
 from seesaw.actors.tti import ImageBatch, TTIActor, read_images
 from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.prompts import initial_prompt, prompts_of
@@ -202,11 +203,11 @@ def test_a_relative_path_is_found_beside_the_config(photos, tmp_path):
 
 
 def test_folders_are_subjects(photos):
-    found = real_images({"path": str(photos)})
-    assert {subject: len(files) for subject, files in found.items()} == {
+    folders = real_images({"path": str(photos)})
+    assert {subject: len(folder.images) for subject, folder in folders.items()} == {
         "computer programmer": 10, "nurse": 8, "police": 8, "politician": 16,
     }  # fmt: skip
-    assert [file.name for file in found["nurse"]] == [f"{i:02}.png" for i in range(8)]
+    assert [file.name for file in folders["nurse"].images] == [f"{i:02}.png" for i in range(8)]
 
 
 @pytest.mark.parametrize(
@@ -282,3 +283,84 @@ def test_images_of_other_kinds_and_vast_ones_are_refused_and_not_passed_over(tmp
     Image.fromarray(pixels(7)).save(tmp_path / "nurse/c.gif")
     with pytest.raises(ConfigError, match=r"c.gif is of a kind that is not read; make it one of .jpeg"):
         real_images({"path": str(tmp_path)})
+
+
+def test_subfolders_are_searched_and_images_without_a_suffix_found_by_content(tmp_path):
+    place = tmp_path / "nurse"
+    for folder in ("set0/deep", "set1", ".cache"):
+        (place / folder).mkdir(parents=True)
+    names = ["0.png", "1.pjpeg", "2", "3.jpg_large", "4.jfif", "set0/5.PNG", "set0/deep/6", "set1/7.webp"]
+    for number, name in enumerate(names):
+        kind = {"0.png": "PNG", "set0/5.PNG": "PNG", "set1/7.webp": "WEBP"}.get(name, "JPEG")
+        Image.fromarray(pixels(number)).save(place / name, kind)
+    unread = ["notes", "notes.txt", "set1/page.html"]
+    for name in unread:
+        (place / name).write_text("where they are from")
+    os.mkfifo(place / "pipe")
+    (place / "up").symlink_to(tmp_path)  # a circle
+    for name in (".cache/a.png", "._0.png"):
+        (place / name).write_bytes(b"of a file manager")
+    folder = real_images({"path": str(tmp_path)})["nurse"]
+    assert folder.images == tuple(place / name for name in names)
+    assert folder.unread == tuple(place / name for name in ["notes", "notes.txt", "pipe", "set1/page.html", "up"])
+    made = FolderEngine({"path": str(tmp_path)}).generate(NURSE, seeds(*range(9)))
+    assert same(made[5], 5)
+    assert [isinstance(image, Withheld) for image in made] == [False] * 8 + [True]
+
+
+def test_copies_are_counted_in_subfolders_too(tmp_path):
+    (tmp_path / "set").mkdir()
+    for name, content in {
+        "0": b"one",
+        "1": b"one",
+        "set/0": b"one",
+        "2": b"two",
+        "3": b"six",
+        "set/9": b"three",
+    }.items():
+        (tmp_path / name).write_bytes(content)
+    files = sorted(file for file in tmp_path.rglob("*") if file.is_file())
+    assert count_copies(files) == 2
+    assert count_copies(files[:1]) == count_copies([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("folder", "subject"),
+    [
+        ("Nurse", "nurse"),
+        ("nurse", "NURSE"),
+        ("Computer-Programmer", "computer programmer"),
+        ("computer_programmer", "computer-programmer"),
+        ("infirmie\N{COMBINING GRAVE ACCENT}re", "infirmi\N{LATIN SMALL LETTER E WITH GRAVE}re"),
+        ("INFIRMI\N{LATIN CAPITAL LETTER E WITH GRAVE}RE", "infirmie\N{COMBINING GRAVE ACCENT}re"),
+        ("STRASSENFEGER", "stra\N{LATIN SMALL LETTER SHARP S}enfeger"),
+        ("a photo of a nurse", "nurse"),
+        ("A_photo_of_an_engineer", "engineer"),
+        ("A photo of a engineer", "engineer"),
+    ],
+)
+def test_a_folder_is_found_by_case_unicode_form_dashes_and_as_a_prompt(tmp_path, folder, subject):
+    (tmp_path / folder).mkdir()
+    Image.fromarray(pixels(7)).save(tmp_path / folder / "photo.png")
+    engine = FolderEngine({"path": str(tmp_path)})
+    for article in ("a", "an"):
+        assert same(engine.generate(f"A photo of {article} {subject}", seeds(0))[0], 7)
+    with pytest.raises(ConfigError, match="no counterfactuals"):
+        engine.generate(f"A photo of a male {subject}", seeds(0))
+
+
+@pytest.mark.parametrize("second", ["Nurse", "a photo of a nurse", "A-photo-of-an-nurse"])
+def test_two_folders_of_one_subject_are_refused_however_they_are_named(tmp_path, second):
+    for folder in ("nurse", second):
+        (tmp_path / folder).mkdir()
+        Image.fromarray(pixels(7)).save(tmp_path / folder / "photo.png")
+    with pytest.raises(ConfigError, match="there is another folder for"):
+        FolderEngine({"path": str(tmp_path)})
+
+
+def test_a_subject_that_begins_as_the_template_does_keeps_its_folder(tmp_path):
+    for folder in ("a level teacher", "nurse"):
+        (tmp_path / folder).mkdir()
+        Image.fromarray(pixels(len(folder))).save(tmp_path / folder / "photo.png")
+    engine = FolderEngine({"path": str(tmp_path), "template": "A {subject}"})
+    assert same(engine.generate("A a level teacher", seeds(0))[0], len("a level teacher"))
