@@ -28,6 +28,7 @@ from seesaw.experiments.settings import AnalysisSettings
 from seesaw.experiments.tally import Tally, tally_answers
 from seesaw.experiments.uncertainty import Z
 from seesaw.results.errors import AnswersError, ConfigError, nearest
+from seesaw.results.tables.csv_text import separator, start_of
 
 __all__ = ["Targets", "flip_summary", "flips", "observed_targets", "read_targets", "real_targets", "with_targets"]
 
@@ -187,7 +188,10 @@ def _rows(path: Path, dataset: Dataset) -> tuple[str, list[tuple[int, str, str, 
     rows = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True, skipinitialspace=True)
+            delimiter, skipped = separator(start_of(path))
+            reader = csv.reader(file, strict=True, skipinitialspace=True, delimiter=delimiter)
+            for _ in range(skipped):
+                next(reader)
             names = [name.strip() for name in next(reader, [])]
             unit = _check_header(path, names)
             for values in reader:

@@ -12,6 +12,13 @@ import pyarrow.csv
 from seesaw.results.errors import AnswersError, nearest
 from seesaw.results.secrets import first_line
 from seesaw.results.store.parquet import plain_metadata, plain_table
+from seesaw.results.tables.csv_text import (
+    first_line_not_utf8,
+    other_separator,
+    refuse_other_text,
+    separator,
+    start_of,
+)
 from seesaw.results.tables.schemas import ANSWERS
 
 __all__ = ["read_answers"]
@@ -78,24 +85,39 @@ def _raw_table(path: Path) -> pa.Table:
             return plain_table(path, _columns(path, plain_metadata(path).schema.to_arrow_schema().names))
         if start.startswith(b"\x1f\x8b"):
             return _read_csv(path, "gzip")
+        refuse_other_text(path, start)
         if b"\0" in start or path.suffix in {".parquet", ".pq"}:
             raise AnswersError(f"{path}: is neither a Parquet file nor CSV text")
         return _read_csv(path, None)
-    except (pa.ArrowException, OSError) as error:
-        raise AnswersError(f"{path}: cannot be read as a table: {first_line(error)}") from error
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        reason = first_line_not_utf8(path) if "UTF8" in str(error) or isinstance(error, UnicodeDecodeError) else ""
+        raise AnswersError(f"{path}: cannot be read as a table: {reason or first_line(error)}") from error
 
 
 def _read_csv(path: Path, compression: str | None) -> pa.Table:
     """The needed columns as text. Types are not guessed: `01` or `NA` may be someone's name for an attribute."""
+    start = start_of(path)
+    refuse_other_text(path, start)
+    delimiter, skipped = separator(start)
+    read = pa.csv.ReadOptions(skip_rows=skipped)
+    parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)  # a prompt may contain a line break
     with pa.input_stream(str(path), compression=compression) as stream:
-        names = pa.csv.open_csv(stream).schema.names
+        names = pa.csv.open_csv(stream, read, parse).schema.names
     columns = _columns(path, names)
     convert = pa.csv.ConvertOptions(
         column_types=dict.fromkeys(columns, pa.string()), include_columns=columns, strings_can_be_null=False
     )
-    parse = pa.csv.ParseOptions(newlines_in_values=True)  # a prompt may contain a line break
     with pa.input_stream(str(path), compression=compression) as stream:
-        return pa.csv.read_csv(stream, parse_options=parse, convert_options=convert)
+        return _without_empty_rows(pa.csv.read_csv(stream, read, parse, convert))
+
+
+def _without_empty_rows(table: pa.Table) -> pa.Table:
+    """Without the rows whose cells are all empty, which Excel writes where cells were cleared."""
+    filled = None
+    for column in table.columns:
+        has_text = pc.not_equal(column, "")
+        filled = has_text if filled is None else pc.or_(filled, has_text)
+    return table if filled is None or pc.all(filled).as_py() else table.filter(filled)
 
 
 def _columns(path: Path, names: list[str]) -> list[str]:
@@ -112,7 +134,7 @@ def _check_columns(where: str, names: list[str]) -> None:
     if missing:
         others = [name for name in names if name not in ANSWERS.names]
         raise AnswersError(
-            f"{where}: has no column '{missing[0]}'{nearest(missing[0], others)}; "
+            f"{where}: has no column '{missing[0]}'{other_separator(names) or nearest(missing[0], others)}; "
             f"an answers table has the columns {', '.join(_NEEDED)}"
         )
 

@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.csv as pacsv
-
 from seesaw.actors.folder_engine import FolderEngine, real_images
 from seesaw.actors.real_images import SubjectFolder, count_copies, same_name
 from seesaw.experiments.dataset.model import Dataset
 from seesaw.experiments.lab import Lab, Observations
 from seesaw.experiments.prompts import initial_prompt
 from seesaw.experiments.target_study import Targets, flip_summary, flips, observed_targets, read_targets, real_targets
-from seesaw.results.errors import ConfigError, nearest
+from seesaw.results.errors import AnswersError, ConfigError, nearest
 from seesaw.results.store.store import Store
+from seesaw.results.tables.csv_text import csv_header, other_separator, refuse_other_text, start_of
 from seesaw.results.tables.read_answers import read_answers
 from seesaw.results.tables.schemas import FLIPS, TARGETS
 from seesaw.results.tables.write import table_of, write_both
@@ -145,11 +144,20 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _has_answers(path: Path) -> bool:
-    """Whether a file is a table of answers rather than one of shares."""
-    if path.suffix != ".csv":
-        return True
+    """Whether a file is a table of answers rather than one of shares, by its header and not by its name.
+
+    Raises AnswersError if it is neither, but JSON, say, or columns separated by tabs.
+    """
+    if not path.is_file():
+        return path.suffix.lower() != ".csv"  # the reader refuses it, and names files that are there
     try:
-        with pacsv.open_csv(path) as reader:
-            return "answer" in reader.schema.names
-    except (OSError, ValueError):
-        return False
+        start = start_of(path)
+    except OSError:
+        return True  # the reader refuses it, with the reason
+    if start.startswith(b"PAR1"):
+        return True
+    refuse_other_text(path, start)
+    names = csv_header(start)
+    if other_separator(names):
+        raise AnswersError(f"{path}: has no header of answers or shares{other_separator(names)}")
+    return not {"answer", "model"}.isdisjoint(names)

@@ -86,6 +86,27 @@ def test_csv_gzip_and_parquet_read_the_same_whatever_their_name(tmp_path: Path) 
     assert list(by_csv.columns) == SEVEN
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize(("line", "delimiter"), [("sep=,", ","), ("sep=;", ";"), ('"sep=;"\r', ";"), ("SEP=\t", "\t")])
+def test_excels_line_about_the_separator_is_honoured(tmp_path: Path, line: str, delimiter: str, pack, mark) -> None:
+    (tmp_path / "a.csv").write_text(HEADER + ROWS)
+    text = f"{line}\n" + (HEADER + ROWS).replace(",", delimiter)
+    (tmp_path / "b.csv").write_bytes(pack(mark + text.encode()))
+    pd.testing.assert_frame_equal(read_answers(tmp_path / "b.csv"), read_answers(tmp_path / "a.csv"))
+
+
+def test_rows_of_nothing_but_separators_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(HEADER + ROWS)
+    commas = ",,,,,,\n"
+    head, tail = ROWS.splitlines(keepends=True)
+    (tmp_path / "b.csv").write_text(HEADER + commas + head + commas * 3 + tail + commas)
+    pd.testing.assert_frame_equal(read_answers(tmp_path / "b.csv"), read_answers(tmp_path / "a.csv"))
+    (tmp_path / "b.csv").write_text(HEADER + commas)
+    with pytest.raises(AnswersError, match="has columns but no rows"):
+        read_answers(tmp_path / "b.csv")
+
+
 def test_words_that_look_like_missing_values_or_numbers_stay_words(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(HEADER + ROWS + "m,007,gender,nan,2,gender,null\n")
     frame = read_answers(tmp_path / "a.csv")
@@ -128,13 +149,40 @@ def test_probability_and_prompt_are_kept_and_columns_may_come_in_any_order(tmp_p
         ("a.parquet", b"PAR1 cut short", ": cannot be read as a table"),
         ("a.csv.gz", gzip.compress((HEADER + ROWS * 99).encode(), mtime=0)[:40], ": cannot be read as a table"),
         ("a.csv", (HEADER + "m,nurse\n").encode(), ": cannot be read as a table: CSV parse error"),
-        ("a.csv", (HEADER + "m,nurse,,,0,gender,caf\xe9\n").encode("latin-1"), ": cannot be read as a table"),
+        (
+            "a.csv",
+            (HEADER + ROWS + "m,nurse,,,0,gender,caf\xe9\n").encode("latin-1"),
+            ": cannot be read as a table: line 4 is not UTF-8; save it as CSV UTF-8",
+        ),
+        (
+            "a.csv",
+            (HEADER[:-1] + ",\xe9t\xe9\nm,n,,,0,gender,male,1\n").encode("latin-1"),
+            "line 1 is not UTF-8; save it as CSV UTF-8",
+        ),
+        (
+            "a.csv.gz",
+            gzip.compress((HEADER + "m,nurse,,,0,gender,caf\xe9\n").encode("latin-1")),
+            "line 2 is not UTF-8; save it as CSV UTF-8",
+        ),
+        ("a.csv", (HEADER + ROWS).encode("utf-16"), ": is text in UTF-16"),
+        ("a.csv", (HEADER + ROWS).encode("utf-16-le"), "; save it as CSV UTF-8"),
+        ("a.txt", (HEADER + ROWS).encode("utf-16-be"), ": is text in UTF-16"),
+        ("a.csv.gz", gzip.compress((HEADER + ROWS).encode("utf-16")), ": is text in UTF-16"),
+        ("a.jsonl", b'{"model": "m"}\n{"model": "m"}\n', ": is JSON; make it a CSV or Parquet table"),
+        ("a.csv", b'\xef\xbb\xbf\n [{"model": "m"}]', ": is JSON"),
+        ("a.json.gz", gzip.compress(b'{"model": "m"}\n'), ": is JSON"),
+        ("a.tsv", (HEADER + ROWS).replace(",", "\t").encode(), "its columns are separated by tabs"),
+        ("a.csv", (HEADER + ROWS + ",,,0,,,\n").encode(), ", row 3: 'model' is empty"),
         (
             "a.csv",
             HEADER.replace("answer", "anwser").encode() + ROWS.encode(),
             "no column 'answer'; did you mean 'anwser'?",
         ),
-        ("a.csv", (HEADER + ROWS).replace(",", ";").encode(), ": has no column 'model'"),
+        (
+            "a.csv",
+            (HEADER + ROWS).replace(",", ";").encode(),
+            ": has no column 'model'; its columns are separated by ';' and not by commas",
+        ),
         ("a.csv", (HEADER[:-1] + ",axis\nm,n,,,0,gender,male,gender\n").encode(), ": has two columns called 'axis'"),
         ("a.csv", (HEADER + ROWS + "m,nurse,,,0,gender,\n").encode(), ", row 3: 'answer' is empty"),
         ("a.csv", (HEADER + ROWS + ",nurse,,,0,gender,male\n").encode(), ", row 3: 'model' is empty"),

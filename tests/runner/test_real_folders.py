@@ -1,6 +1,7 @@
-"""`study target --real FOLDER` before it starts: whose folder is whose, and what a user is told of the files."""
+"""`study target --real PATH` before it starts: whose folder is whose, notes about files, and the kinds of tables."""
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from seesaw.results.errors import ConfigError
+from seesaw.results.errors import AnswersError, ConfigError
 from seesaw.runner.display.events import Events, Note
 from seesaw.runner.experiment import load_experiment
 from seesaw.runner.jobs.target import TargetJob
@@ -86,3 +87,47 @@ def test_a_folder_that_is_missing_is_named_with_those_that_are_there(experiment)
     Path("other/nurse").mkdir()
     with pytest.raises(ConfigError, match=r"folders are 00, 01, .*, 09 and 20 more; rename a folder, add 'other/"):
         TargetJob(experiment, "other")
+
+
+SHARES = "subject,axis,attribute,share\n" + "".join(
+    f"{subject},gender,{word},0.5\n" for subject in CONFIG["subjects"] for word in ("male", "female")
+)
+ANSWERS = "model,subject,source_axis,source_value,image,axis,answer\n" + "".join(
+    f"m,{subject},,,{image},gender,{word}\n"
+    for subject in CONFIG["subjects"]
+    for image, word in enumerate(("male", "female"))
+)
+
+
+@pytest.mark.parametrize("text", [SHARES, ANSWERS, "sep=;\n" + SHARES.replace(",", ";")])
+@pytest.mark.parametrize("name", ["a.csv", "A.CSV", "a.txt", "a", "a.tsv"])
+def test_a_table_is_told_apart_by_its_header_whatever_its_name(experiment, name, text):
+    Path(name).write_text(text)
+    real = TargetJob(experiment, name).identity()["real"]
+    assert real == {subject: {"gender": [0.5, 0.5]} for subject in CONFIG["subjects"]}
+
+
+def test_answers_that_are_zipped_or_have_excels_first_line_are_answers(experiment):
+    Path("a.csv").write_bytes(gzip.compress(ANSWERS.encode()))
+    Path("b.csv").write_text("sep=;\n" + ANSWERS.replace(",", ";"))
+    identities = [TargetJob(experiment, name).identity()["real"] for name in ("a.csv", "b.csv")]
+    assert identities[0] == identities[1] == {subject: {"gender": [0.5, 0.5]} for subject in CONFIG["subjects"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", SHARES.replace(",", "\t").encode(), "columns are separated by tabs"),
+        ("a.csv", ANSWERS.replace(",", "\t").encode(), "columns are separated by tabs"),
+        ("a.csv", SHARES.replace(",", ";").encode(), "columns are separated by ';'"),
+        ("a.json", b'{"nurse": {"gender": {"male": 0.1}}}', "is JSON"),
+        ("a.csv", b'[{"subject": "nurse"}]', "is JSON"),
+        ("a.csv", SHARES.encode("utf-16"), "UTF-16.*save it as CSV UTF-8"),
+        ("a.csv", ANSWERS.replace("answer", "anwser").encode(), "no column 'answer'; did you mean 'anwser'"),
+        ("a.txt", SHARES.replace("share", "shar").encode(), "unknown column 'shar'; did you mean 'share'"),
+    ],
+)
+def test_a_file_that_is_no_table_of_commas_is_named_as_what_it_is(experiment, name, content, message):
+    Path(name).write_bytes(content)
+    with pytest.raises((AnswersError, ConfigError), match=message):
+        TargetJob(experiment, name)
