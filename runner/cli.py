@@ -258,14 +258,16 @@ def status(run: str, following: bool, as_json: bool) -> None:
 
 @main.command()
 @click.argument("run", metavar="RUN")
+@click.option("--store", metavar="STORE", help="Where its images are. A URI is opened only if given.")
 @_answerable
-def report(run: str) -> None:
+def report(run: str, store: str | None) -> None:
     """Write the HTML report of a run again, and say where it is."""
-    from seesaw.results.tables.run_reader import read_run_json
-    from seesaw.runner.report import write_report
+    from seesaw.runner.report import rewrite_report
 
-    record = read_run_json(Path(run))
-    say(str(write_report(Path(run), record["fingerprint"].get("store", ""))))
+    path, message = rewrite_report(Path(run), store)
+    if message:
+        say(message, sys.stderr)
+    say(str(path))
 
 
 @main.command()

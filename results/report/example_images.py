@@ -35,12 +35,13 @@ class ExampleImage:
 class ExampleImages:
     """Reads the images of first batches from a store.
 
-    `models` are the identities of models by name, `seed` is the run's root seed. `size` counts the characters of all
-    URIs so far, since a page must stay small enough to open.
+    `store` is "" if none may be opened: every image is then missing. `models` are the identities of models by name,
+    `seed` is the run's root seed. `size` counts the characters of all URIs so far, since a page must stay small enough
+    to open.
     """
 
     def __init__(self, store: str, models: Mapping[str, str], seed: int) -> None:
-        self._store, self._models = Store(store), models
+        self._store, self._models = Store(store) if store else None, models
         self._seeds = [image_seed(seed, index) for index in range(FIRST)]
         self._folders: dict[str, str] = {}
         self.size = 0
@@ -60,6 +61,8 @@ class ExampleImages:
         return self._pictures(model, prompt, self._seeds, image_keys)
 
     def _pictures(self, model: str, prompt: str, seeds: Sequence[int], image_keys: Sequence[str]) -> list[ExampleImage]:
+        if self._store is None:
+            return [ExampleImage("", missing="the store was not opened")] * len(image_keys)
         identity = self._models.get(model, "")
         if model not in self._folders:
             self._folders[model] = self._store.folder("images", model, identity)

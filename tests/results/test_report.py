@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+import socket
 from html import unescape
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from PIL import Image
 from seesaw.results.errors import RunDirectoryError
 from seesaw.results.report.heatmap import heatmap, signed
 from seesaw.results.tables.write import write_table
-from seesaw.runner.report import write_report
+from seesaw.runner.report import rewrite_report, write_report
 from tests.results.trial import HOSTILE, article_of, page_of, run_of
 
 
@@ -351,3 +352,33 @@ def test_a_broken_record_is_named(tmp_path: Path, name: str, content: str) -> No
     (run / name).write_text(content)
     with pytest.raises(RunDirectoryError, match=re.escape(name)):
         write_report(run, store)
+
+
+def test_a_uri_that_a_run_names_is_opened_only_if_it_is_given(tmp_path: Path) -> None:
+    run, store = run_of(tmp_path, axes=("gender",), images=2)
+    run_json = json.loads((run / "run.json").read_text())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        uri = f"s3://evil/x?endpoint_override=127.0.0.1%3A{server.getsockname()[1]}&scheme=http"
+        run_json["fingerprint"]["store"] = uri
+        (run / "run.json").write_text(json.dumps(run_json))
+        path, message = rewrite_report(run, None)
+        assert "--store URI" in message
+        assert "the store was not opened" in path.read_text()
+        with pytest.raises(BlockingIOError):  # nobody came
+            server.accept()
+        assert "<img " in rewrite_report(run, store)[0].read_text()
+        page = path.read_bytes()
+        with pytest.raises(RunDirectoryError, match="--store URI"):
+            rewrite_report(run, None)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert path.read_bytes() == page
+
+
+def test_a_report_with_images_is_not_replaced_by_one_without(tmp_path: Path) -> None:
+    run, store = run_of(tmp_path, axes=("gender",), images=2)
+    page = page_of(run, store)
+    with pytest.raises(RunDirectoryError, match="no image was found in the store"):
+        rewrite_report(run, str(tmp_path / "nowhere"))
+    assert (run / "report" / "index.html").read_text() == page
