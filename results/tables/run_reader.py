@@ -153,6 +153,24 @@ def read_examples(run: Path, wanted: Mapping[tuple[str, str], str]) -> Mapping[t
     return {pair: pd.concat(parts) for pair, parts in rows_of.items()}
 
 
+#: the types of what is read of run.json
+_RUN_JSON = {
+    **dict.fromkeys(("command", "state", "id", "began", "ended"), str),
+    "fingerprint": {
+        **{name: {"*": str} for name in ("models", "vqa", "metric")},
+        "subjects": [str],
+        "images": int,
+        "seed": int,
+        "store": str,
+        "dataset": {},
+        "targets": {"*": [(int, float)]},
+        "mitigation": {"cases": {"*": str}},
+    },
+    "finished": {"*": {}},
+    "versions": {"*": str},
+    "counts": {},
+    "notes": [str],
+}
 _START_OVER = "; remove the run directory and sweep again: images and answers are in the store, so nothing is lost"
 
 
@@ -162,11 +180,36 @@ def read_run_json(path: Path, needed: Sequence[str] = ("state", "fingerprint")) 
         run_json = json.loads((path / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunDirectoryError(f"'{path}' is no run directory: it holds no run.json") from None
+    except RecursionError:
+        raise RunDirectoryError(f"'{path}/run.json' cannot be read: it is nested too deeply{_START_OVER}") from None
     except (OSError, ValueError) as error:
         raise RunDirectoryError(f"'{path}/run.json' cannot be read: {error}{_START_OVER}") from None
     if not isinstance(run_json, dict) or not run_json.keys() >= set(needed):
         raise RunDirectoryError(f"'{path}/run.json' was not written by a run{_START_OVER}")
+    for key in _wrong_types(run_json, _RUN_JSON):
+        raise RunDirectoryError(
+            f"'{path}/run.json' was not written by a run: its {key} is of another type{_START_OVER}"
+        )
     return run_json
+
+
+def _wrong_types(value: Any, expected: Any, key: str = "") -> Iterator[str]:
+    """The keys in `value`, as a.b.c, that are not of the type that `expected` says; one that is absent is not wrong.
+
+    `expected` is a type, a mapping by key ("*": all keys), or a list with the type of all items.
+    """
+    if isinstance(expected, dict):
+        if not isinstance(value, dict):
+            yield key
+            return
+        for name in value:
+            if (inner := expected.get(name, expected.get("*"))) is not None:
+                yield from _wrong_types(value[name], inner, f"{key}.{name}".strip("."))
+    elif isinstance(expected, list):
+        if not isinstance(value, list) or not all(isinstance(item, expected[0]) for item in value):
+            yield key
+    elif not isinstance(value, expected) or isinstance(value, bool):
+        yield key
 
 
 def _run_json(run: Path) -> Mapping[str, Any]:

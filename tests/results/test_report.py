@@ -16,11 +16,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
 from seesaw.results.errors import RunDirectoryError
 from seesaw.results.report.heatmap import heatmap, signed
+from seesaw.results.tables.run_reader import read_run_json
 from seesaw.results.tables.write import write_table
+from seesaw.runner.cli import main
 from seesaw.runner.report import rewrite_report, write_report
 from tests.results.trial import HOSTILE, article_of, page_of, run_of
 
@@ -382,3 +385,40 @@ def test_a_report_with_images_is_not_replaced_by_one_without(tmp_path: Path) -> 
     with pytest.raises(RunDirectoryError, match="no image was found in the store"):
         rewrite_report(run, str(tmp_path / "nowhere"))
     assert (run / "report" / "index.html").read_text() == page
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("notes", 5),
+        ("notes", [{}]),
+        ("versions", [1]),
+        ("state", {"a": 1}),
+        ("command", ["sweep"]),
+        ("finished", 7),
+        ("began", 3),
+        ("fingerprint.models", ["m"]),
+        ("fingerprint.models", {"m": 1}),
+        ("fingerprint.subjects", 5),
+        ("fingerprint.subjects", [["a"]]),
+        ("fingerprint.seed", "x"),
+        ("fingerprint.store", {"a": 1}),
+        ("fingerprint.mitigation", {"cases": 3}),
+    ],
+)
+def test_run_json_with_a_value_of_another_type_is_named(tmp_path: Path, key: str, value: object) -> None:
+    run = {"state": "done", "fingerprint": {"models": {"m": "0" * 32}, "seed": 0}}
+    *inside, last = key.split(".")
+    (run[inside[0]] if inside else run)[last] = value  # type: ignore[index]
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    with pytest.raises(RunDirectoryError, match=re.escape(f"its {key}")):
+        read_run_json(tmp_path)
+    for command in ("report", "status"):
+        done = CliRunner().invoke(main, [command, str(tmp_path)])
+        assert done.exit_code == 2, done.exception
+
+
+def test_run_json_that_is_nested_deeply_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(RunDirectoryError, match="nested too deeply"):
+        read_run_json(tmp_path)
