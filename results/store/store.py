@@ -310,6 +310,10 @@ class Store:
             place = f"{place}/{part}"
             with contextlib.suppress(FileExistsError):
                 os.mkdir(place)
+            if not os.path.isdir(place):
+                raise EnvironmentFault(
+                    f"store '{self.root}': '{place}' is no folder, and must be one; move it elsewhere"
+                )
 
     def _check_root(self) -> None:
         """Raise FileNotFoundError if the root has gone, EnvironmentFault if the bucket does not exist."""

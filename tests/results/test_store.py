@@ -132,6 +132,17 @@ def test_a_shard_cut_short_is_not_listed_and_can_be_made_again(tmp_path):
     assert store.read(shard(1)).num_rows == 8
 
 
+@pytest.mark.parametrize("place", ["damaged", "damaged/images"])
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path, place):
+    store = Store(tmp_path)
+    store.commit(shard(1), images(1))
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).touch()
+    with pytest.raises(EnvironmentFault, match=f"{place}' is no folder"):
+        store.quarantine(shard(1))
+    assert store.read(shard(1)).num_rows == 8
+
+
 def test_a_copy_of_a_folder_that_sorts_first_does_not_take_its_place(tmp_path):
     store = Store(tmp_path)
     for number in range(4):

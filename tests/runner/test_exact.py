@@ -127,3 +127,22 @@ def test_the_truth_is_no_part_of_a_model_s_identity_but_a_run_is_not_finished_wi
     RunDirectory(SweepJob(without)).write_run_json("done")
     assert RunDirectory(SweepJob(without)).finished()
     assert not directory.finished()
+
+
+def test_what_a_killed_driver_left_half_written_is_removed_and_never_counts_as_finished(tmp_path):
+    engine = "{name: tti, engine: pictogram-draw, settings: {world: elm}, truth: elm}"
+    experiment, _ = written(tmp_path, f"models: [{engine}]\nsubjects: [nurse]\naxes: [gender]\n")
+    directory = RunDirectory(SweepJob(experiment))
+    directory.write_run_json("done")
+    (experiment.run / "tables").mkdir()
+    left = [".matrices.csv.99999.tmp", ".run.json.77.0123abcd.tmp", "tables/.table1.csv.99999.tmp"]
+    mine = [".notes.tmp", ".notes.csv"]
+    for name in (*left, *mine):
+        (experiment.run / name).touch()
+    assert directory.finished()
+    directory.write_run_json("done")
+    assert ".tmp" not in (experiment.run / "run.json").read_text()
+    with directory.claimed():
+        assert not any((experiment.run / name).exists() for name in left)
+        assert all((experiment.run / name).exists() for name in mine)
+        assert directory.finished()
