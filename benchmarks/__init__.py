@@ -1,1 +1,1 @@
-"""Benchmarks: each prints ratios of ways that are measured side by side in one run. They assert nothing."""
+"""Benchmarks: each measures several ways side by side in one run and prints their ratios. They assert nothing."""

@@ -1,12 +1,12 @@
-"""A sweep on a cluster of several raylets while everything is killed at random: nothing lost, nothing counted twice.
+"""A sweep on several raylets while everything is killed at random: nothing may be lost or counted twice.
 
     python -m benchmarks.campaign [--kills 100] [--raylets 4] [--seed 0]
 
-Real Ray, real signals, simulated engines. Five models and a VLM sweep over raylets of two (imagined) GPUs each. Spread
-over the work, a seed chooses what is next: SIGKILL for an actor, SIGSTOP for an actor (its engine hangs), SIGKILL for a
-raylet (another joins in its place), SIGKILL for the driver (the same command goes on, with a raylet more or less). At
-the end tables and shards equal those of a sweep that nobody touched, bit for bit, no answer is there twice, and no
-process is left.
+Ray and the signals are real, the engines are simulated. Five models and a VLM sweep over raylets that claim two GPUs
+each. While the work goes on, a seed chooses the attacks: SIGKILL to an actor; SIGSTOP to an actor, whose engine then
+hangs; SIGKILL to a raylet, which another one replaces; SIGKILL to the driver, after which the same command resumes with
+one raylet more or fewer. At the end, tables and shards must be bit-identical to those of an undisturbed sweep, no
+answer may be there twice, and no process may be left.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ SUBJECTS = ("nurse", "doctor", "chef", "farmer", "lawyer", "athlete", "mechanic"
 KINDS = ("actor", "hang", "raylet", "driver")
 WEIGHTS = (5, 2, 2, 1)
 MEMORY = 100 * 2**20  #: bytes of a raylet's object store
-LONGEST = 3600.0  #: seconds after which a campaign has hung
+LONGEST = 3600.0  #: seconds after which a campaign counts as hung
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of the sweep."""
+    """The size of the sweep."""
 
     models: int = 5
     subjects: int = 10
@@ -62,27 +62,27 @@ class Size:
 
 @dataclass
 class Campaign:
-    """What was done to a sweep, and what came of it."""
+    """The attacks on a sweep, and their outcome."""
 
     kills: Counter[str] = field(default_factory=Counter)
-    lives: int = 0  #: of the driver
+    lives: int = 0  #: how often the driver was started
     batches: int = 0
-    made: int = 0  #: batches of images that drivers lived to tell of: those above `batches` were made again
-    redone: int = 0  #: batches that were in line at replicas that died
-    lost: int = 0  #: batches of the undisturbed sweep that are not in the store, or are other bytes
-    twice: int = 0  #: answers that are there more than once
+    made: int = 0  #: batches of images that drivers reported; those beyond `batches` were made again
+    redone: int = 0  #: batches that waited at replicas which died
+    lost: int = 0  #: shards that the undisturbed sweep has and this one lacks or has with other bytes, or the reverse
+    twice: int = 0  #: answers that are in the table more than once
     tables_equal: bool = False
-    left: list[str] = field(default_factory=list)  #: processes that outlived driver and cluster
+    left: list[str] = field(default_factory=list)  #: processes of actors that outlived the driver
     seconds: float = 0.0
 
 
 class Raylets:
-    """A head without CPUs or GPUs, and raylets of two GPUs each, all on this machine; use it as a context."""
+    """A head without CPUs or GPUs, and raylets with two GPUs each, all on this machine. A context manager."""
 
     def __init__(self, count: int) -> None:
         small = {"object_store_memory": MEMORY}
         self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0, **small})
-        self._ever: set[int] = set()
+        self._pids: set[int] = set()
         for _ in range(count):
             self.join()
 
@@ -98,16 +98,16 @@ class Raylets:
 
     @property
     def nodes(self) -> list[Any]:
-        """All but the head."""
+        """All nodes but the head."""
         return [node for node in self.cluster.list_all_nodes() if node is not self.cluster.head_node]
 
     def join(self, **more: Any) -> Any:
         node = self.cluster.add_node(num_cpus=2, num_gpus=2, object_store_memory=MEMORY, **more)
-        self._ever.add(self.raylet(node).pid)
+        self._pids.add(self.raylet(node).pid)
         return node
 
     def kill(self, node: Any) -> None:
-        """SIGKILL to its raylet; whatever else Ray has started for it goes too."""
+        """Send SIGKILL to its raylet, and stop the other processes that Ray started for it."""
         self.raylet(node).kill()
         self.cluster.remove_node(node, allow_graceful=False)
 
@@ -116,15 +116,15 @@ class Raylets:
         return psutil.Process(node.all_processes["raylet"][0].process.pid)
 
     def actors(self) -> list[psutil.Process]:
-        """Processes that serve models here, by the title that Ray gives them, those of killed raylets too."""
-        found = []
+        """Processes that serve models, by the title that Ray gives them; those of killed raylets are included."""
+        actors = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if " ".join(process.cmdline()).startswith(("ray::TTIActor", "ray::VQAActor")):
-                    mine = int(process.environ().get("RAY_RAYLET_PID", 0)) in self._ever
-                    if mine and process.status() != psutil.STATUS_ZOMBIE:
-                        found.append(process)
-        return found
+                    ours = int(process.environ().get("RAY_RAYLET_PID", 0)) in self._pids
+                    if ours and process.status() != psutil.STATUS_ZOMBIE:
+                        actors.append(process)
+        return actors
 
 
 def config(folder: Path, address: str, size: Size) -> Path:
@@ -137,7 +137,7 @@ def config(folder: Path, address: str, size: Size) -> Path:
 
 
 class Driver:
-    """`seesaw sweep` in a process of its own; what it tells is counted while it works."""
+    """`seesaw sweep` in a process of its own, whose events are counted as they arrive."""
 
     def __init__(self, config: Path) -> None:
         self.made = self.redone = 0
@@ -155,7 +155,7 @@ class Driver:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with suppress(ValueError):  # cut short by a kill
+            with suppress(ValueError):  # a line that a kill cut short
                 event = json.loads(line)
                 self.made += event["event"] == "images" and event["made"] > 0
                 self.redone += event["held"] if event["event"] == "lost" else 0
@@ -165,31 +165,31 @@ class Driver:
         return self.process.poll() is not None
 
     def close(self) -> str:
-        """What it said on its standard error, after its end."""
+        """Wait for its end and return what it wrote to its standard error."""
         self._reader.join()
         assert self.process.stderr is not None
         assert self.process.stdout is not None
-        said = self.process.stderr.read()
+        errors = self.process.stderr.read()
         self.process.stdout.close()
         self.process.stderr.close()
-        return said
+        return errors
 
 
-def attack(kind: str, chance: random.Random, there: Raylets, driver: Driver) -> bool:
-    """Do it; False if there is nothing of the kind at the moment."""
+def attack(kind: str, chance: random.Random, raylets: Raylets, driver: Driver) -> bool:
+    """Carry out one attack. False if there is no such target at the moment."""
     if kind == "driver":
         driver.process.kill()
         driver.process.wait()
-        if chance.random() < 0.5 and len(there.nodes) > 1:  # it will find another cluster than it had
-            there.kill(chance.choice(there.nodes))
+        if chance.random() < 0.5 and len(raylets.nodes) > 1:  # the next driver finds a changed cluster
+            raylets.kill(chance.choice(raylets.nodes))
         else:
-            there.join()
+            raylets.join()
     elif kind == "raylet":
-        there.kill(chance.choice(there.nodes))
-        there.join()
+        raylets.kill(chance.choice(raylets.nodes))
+        raylets.join()
     else:
         with suppress(psutil.NoSuchProcess):
-            running = [p for p in there.actors() if p.status() != psutil.STATUS_STOPPED]
+            running = [p for p in raylets.actors() if p.status() != psutil.STATUS_STOPPED]
             if running:
                 chance.choice(running).send_signal(signal.SIGKILL if kind == "actor" else signal.SIGSTOP)
                 return True
@@ -209,51 +209,51 @@ def tables(run: Path) -> dict[str, bytes]:
 
 
 def campaign(kills: int, raylets: int, seed: int, folder: Path, size: Size = Size()) -> Campaign:
-    """Sweep once undisturbed and once under `kills` attacks; RuntimeError if either ends otherwise than it should."""
-    found, chance = Campaign(), random.Random(seed)
-    with Raylets(raylets) as there:
-        calm = Driver(config(folder / "calm", there.address, size))
+    """Sweep once undisturbed and once under `kills` attacks. RuntimeError if either ends with a wrong exit code."""
+    result, chance = Campaign(), random.Random(seed)
+    with Raylets(raylets) as cluster:
+        calm = Driver(config(folder / "calm", cluster.address, size))
         calm.process.wait(LONGEST)
-        said = calm.close()
+        errors = calm.close()
         if calm.process.returncode:
-            raise RuntimeError(f"the undisturbed sweep ended with {calm.process.returncode}: {said}")
-        attacked = config(folder / "attacked", there.address, size)
+            raise RuntimeError(f"the undisturbed sweep ended with {calm.process.returncode}: {errors}")
+        attacked = config(folder / "attacked", cluster.address, size)
         answers = folder / "attacked" / "store" / "answers"
-        wanted = shards(folder / "calm" / "store")
-        found.batches = sum(name.startswith("images/") for name in wanted)
+        expected = shards(folder / "calm" / "store")
+        result.batches = sum(name.startswith("images/") for name in expected)
         began, driver = time.monotonic(), Driver(attacked)
-        found.lives = 1
+        result.lives = 1
         while time.monotonic() - began < LONGEST:
             time.sleep(0.05)
             if driver.finished():
-                said = driver.close()
-                found.made += driver.made
-                found.redone += driver.redone
+                errors = driver.close()
+                result.made += driver.made
+                result.redone += driver.redone
                 if driver.process.returncode == 0:
                     break
                 if driver.process.returncode != -signal.SIGKILL:
-                    raise RuntimeError(f"a driver ended with {driver.process.returncode}: {said or driver.end}")
+                    raise RuntimeError(f"a driver ended with {driver.process.returncode}: {errors or driver.end}")
                 driver = Driver(attacked)
-                found.lives += 1
+                result.lives += 1
             done = sum(1 for _ in answers.rglob("[!.]*.parquet")) if answers.is_dir() else 0
-            if found.kills.total() < kills and done >= found.batches * (found.kills.total() + 0.5) / (kills + 1):
+            if result.kills.total() < kills and done >= result.batches * (result.kills.total() + 0.5) / (kills + 1):
                 kind = chance.choices(KINDS, WEIGHTS)[0]
-                found.kills[kind] += attack(kind, chance, there, driver)
-        found.seconds = time.monotonic() - began
+                result.kills[kind] += attack(kind, chance, cluster, driver)
+        result.seconds = time.monotonic() - began
         deadline = time.monotonic() + 60
-        while there.actors() and time.monotonic() < deadline:
+        while cluster.actors() and time.monotonic() < deadline:
             time.sleep(0.5)
-        found.left = [str(process) for process in there.actors()]
-    _compare(folder, wanted, found)
-    return found
+        result.left = [str(process) for process in cluster.actors()]
+    _compare(folder, expected, result)
+    return result
 
 
-def _compare(folder: Path, wanted: dict[str, str], found: Campaign) -> None:
-    got = shards(folder / "attacked" / "store")
-    found.lost = sum(got.get(name) != digest for name, digest in wanted.items()) + len(got.keys() - wanted.keys())
-    found.tables_equal = tables(folder / "calm" / "run") == tables(folder / "attacked" / "run")
+def _compare(folder: Path, expected: dict[str, str], result: Campaign) -> None:
+    actual = shards(folder / "attacked" / "store")
+    result.lost = sum(actual.get(name) != expected.get(name) for name in actual.keys() | expected.keys())
+    result.tables_equal = tables(folder / "calm" / "run") == tables(folder / "attacked" / "run")
     rows: Any = pq.read_table(folder / "attacked" / "run" / "answers.parquet").to_pandas()
-    found.twice = int(rows.duplicated(["model", "subject", "source_axis", "source_value", "image", "axis"]).sum())
+    result.twice = int(rows.duplicated(["model", "subject", "source_axis", "source_value", "image", "axis"]).sum())
 
 
 def main() -> None:
@@ -264,15 +264,15 @@ def main() -> None:
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     try:
-        found = campaign(args.kills, args.raylets, args.seed, folder)
+        result = campaign(args.kills, args.raylets, args.seed, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    by_kind = ", ".join(f"{found.kills[kind]} {kind}" for kind in KINDS)
-    print(f"{found.kills.total()} kills in {found.seconds:.0f} s over {found.lives} lives of the driver: {by_kind}")
-    again = max(found.made - found.batches, 0)
-    print(f"{found.batches} batches; {again} made again; {found.redone} were at replicas that died or hung")
-    print(f"lost or other bytes: {found.lost}; answers counted twice: {found.twice}")
-    print(f"tables equal the undisturbed sweep's bit for bit: {found.tables_equal}; processes left: {len(found.left)}")
+    by_kind = ", ".join(f"{result.kills[kind]} {kind}" for kind in KINDS)
+    print(f"{result.kills.total()} kills in {result.seconds:.0f} s over {result.lives} lives of the driver: {by_kind}")
+    again = max(result.made - result.batches, 0)
+    print(f"{result.batches} batches; {again} made again; {result.redone} were at replicas that died or hung")
+    print(f"lost or other bytes: {result.lost}; answers counted twice: {result.twice}")
+    print(f"tables bit-identical to the undisturbed sweep's: {result.tables_equal}; processes left: {len(result.left)}")
 
 
 if __name__ == "__main__":

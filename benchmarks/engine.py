@@ -1,12 +1,12 @@
-"""Images a second of the diffusers engine, against a bare pipeline and against the ways others call one.
+"""Images a second of the diffusers engine, beside a bare pipeline and beside other ways to call one.
 
     python -m benchmarks.engine [--model pictogram-sd] [--batches 6] [--repeats 5] [--threads 2]
 
-One process, one pipeline. In turn, repeat after repeat, the same images of a few prompts are made: by a bare
-`pipe([prompt] * 8, generator=[...])` a batch, by `DiffusersEngine.generate`, by the engine with its encoded prompts
-thrown away before every batch, and by one bare call an image. Then two TTI actors' way of writing, on an engine that
-takes the time of a GPU and makes pictures of 1024 pixels: each batch committed before the next is begun, and while the
-next is made. Ratios are medians over the repeats of ratios within a repeat.
+One process, one pipeline. Every repeat makes the same images of a few prompts in four ways, in turn: by a bare
+`pipe([prompt] * 8, generator=[...])` for each batch, by `DiffusersEngine.generate`, by the engine with its encoded
+prompts deleted before every batch, and by one bare call for each image. Then a TTI actor writes in two ways, with an
+engine that takes the time of a GPU and returns pictures of 1024 pixels: committing each batch before the next one
+begins, and committing it while the next one is made. Ratios are medians over the repeats of the ratios within a repeat.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BATCH = 8
 
 
 class Slow:
-    """An engine that leaves the CPU alone for `seconds` a batch, as a GPU does, and makes pictures like photographs."""
+    """An engine that, like a GPU, leaves the CPU idle for `seconds` a batch; its pictures compress like photographs."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.seconds, side = settings["seconds"], settings["side"]
@@ -57,7 +57,7 @@ def pipelines(args: argparse.Namespace) -> None:
     spec = load_named(ModelConfig, "models", args.model, [])
     settings = {**spec.settings, **({"size": args.size} if args.size else {})}
     engine = DiffusersEngine(settings)
-    other = DiffusersEngine(settings)  # whose pipeline is called bare: nothing of ours is on it
+    other = DiffusersEngine(settings)  # its pipeline is called bare, without anything of ours
     pipe, call = other._pipeline, other.settings.call_arguments
     del pipe.encode_prompt
     cells = ["A photo of a nurse", "A photo of an old chef"]
@@ -105,7 +105,7 @@ def pipelines(args: argparse.Namespace) -> None:
 
 
 def writing(args: argparse.Namespace) -> None:
-    """Committing before the next batch begins, and beside it, in an actor as the fleet uses it: two threads."""
+    """Committing before the next batch begins, and while it is made, in an actor with two threads as in the fleet."""
     with tempfile.TemporaryDirectory() as folder:
         ratios = []
         for repeat in range(args.repeats):

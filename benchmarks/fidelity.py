@@ -1,16 +1,17 @@
-"""How well the trained pictogram pipeline draws what its world says, as the embedded VLM reads it.
+"""How closely the trained pictogram pipeline follows its world, as the embedded VLM reads its images.
 
     python -m benchmarks.fidelity [--model pictogram-sd] [--images 32] [--singles 26] [--pairs 6]
 
-For each of the 26 occupations: the initial prompt, `singles` prompts that state one attribute (all 26 attributes come
-up equally often) and `pairs` that state two. Printed, for prompts with one and with two stated attributes apart:
+For each of the 26 occupations: the initial prompt, `singles` prompts that state one attribute (each of the 26
+attributes equally often) and `pairs` prompts that state two. Printed separately for prompts with no, one and two stated
+attributes:
 
-- person, occupation: shares of images that show one, and the right one.
-- compliance: how often an attribute that is stated shows, over how often the world shows it (1 = as the world does).
-- total variation of an axis' distribution from the world's, and what sampling alone would give at this n.
-- shifts: correlation and slope of what a statement changes in every marginal, generated against true; and the
-  correlation of a perfect generator at this n. This is the one that counts: ignoring the prompt scores about as well on
-  total variation.
+- person, occupation: share of images that show a person, and of these the share with the right occupation.
+- compliance: how often a stated attribute shows, divided by how often the world shows it (1: as the world does).
+- total variation of an axis' distribution from the world's, and what sampling alone gives at this n.
+- shifts: how a statement changes every marginal: correlation and slope of generated against true changes, and the
+  correlation of a perfect generator at this n. This is the figure that counts: on total variation, a generator that
+  ignores the prompt scores about as well.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ NAMES = list(QUESTIONS)
 
 @dataclass
 class Seen:
-    """One prompt: what it states, exact and generated shares by axis, and how many images show a person."""
+    """One prompt: what it states, exact and generated shares by axis, and how many of its images show what."""
 
     occupation: str
     stated: dict[str, str]
     true: dict[str, np.ndarray]
-    found: dict[str, np.ndarray]
+    generated: dict[str, np.ndarray]
     perfect: dict[str, np.ndarray]  #: shares in as many draws from the exact distribution
     images: int
     persons: int
-    right: int
+    right: int  #: images with the right occupation
 
 
 def shares_of(read: np.ndarray) -> dict[str, np.ndarray]:
@@ -64,7 +65,7 @@ def shares_of(read: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def prompts(singles: int, pairs: int, rng: np.random.Generator) -> list[tuple[str, dict[str, str]]]:
-    values = [(axis, value) for axis, found in AXES.items() for value in found]
+    values = [(axis, value) for axis, attributes in AXES.items() for value in attributes]
     asked = []
     for number, occupation in enumerate(OCCUPATIONS):
         asked.append((occupation, {}))
@@ -84,16 +85,16 @@ def show(what: str, seen: list[Seen], initial: dict[str, Seen]) -> None:
     for prompt in seen:
         start = initial[prompt.occupation]
         for axis in AXES:
-            tv.append(abs(prompt.found[axis] - prompt.true[axis]).sum() / 2)
+            tv.append(abs(prompt.generated[axis] - prompt.true[axis]).sum() / 2)
             noise.append(abs(prompt.perfect[axis] - prompt.true[axis]).sum() / 2)
             if prompt.stated:
-                shift += list(prompt.found[axis] - start.found[axis])
+                shift += list(prompt.generated[axis] - start.generated[axis])
                 truth += list(prompt.true[axis] - start.true[axis])
                 ideal += list(prompt.perfect[axis] - start.perfect[axis])
         for axis, value in prompt.stated.items():
             at = AXES[axis].index(value)
             stated.setdefault((axis, value), []).append(
-                (prompt.found[axis][at], prompt.true[axis][at], prompt.perfect[axis][at])
+                (prompt.generated[axis][at], prompt.true[axis][at], prompt.perfect[axis][at])
             )
     print(f"{what}: {len(seen)} prompts, {sum(s.images for s in seen):,} images")
     persons = sum(s.persons for s in seen)
@@ -104,7 +105,7 @@ def show(what: str, seen: list[Seen], initial: dict[str, Seen]) -> None:
     if not stated:
         return
     means = {key: np.mean(shares, 0) for key, shares in stated.items()}
-    ratio = {key: found / true for key, (found, true, _) in means.items()}
+    ratio = {key: generated / true for key, (generated, true, _) in means.items()}
     luck = min(perfect / true for _, true, perfect in means.values())
     worst = min(ratio, key=lambda key: ratio[key])
     kept = np.mean([min(1.0, r) for r in ratio.values()])
@@ -138,7 +139,7 @@ def main() -> None:
     seen, spent, began = [], 0.0, time.monotonic()
     for number, (occupation, stated) in enumerate(asked):
         text, images = compose(dataset, occupation, stated), []
-        seeds = [image_seed(number, i) for i in range(args.images)]  # its own: shared noise is shared luck
+        seeds = [image_seed(number, i) for i in range(args.images)]  # its own: prompts must not share their luck
         start = time.monotonic()
         for i in range(0, len(seeds), 8):
             images += engine.generate(text, seeds[i : i + 8])

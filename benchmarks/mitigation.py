@@ -1,10 +1,10 @@
-"""How parallel many mitigations are: all subjects at once, beside the slowest of them alone, on the same replicas.
+"""How parallel mitigations are: all subjects at once, beside the slowest of them alone, on the same replicas.
 
     python -m benchmarks.mitigation [--subjects 26] [--seconds 2] [--replicas 104]
 
-Engines of simulated latency, a process each, and enough of them for what all subjects ask at once (four prompts each):
-a barrier between subjects or steps, or a place where they wait for each other, shows as a ratio above 1. Neither side
-finds anything of its own in the store; replicas have loaded before either is timed.
+The engines simulate latency, each in a process of its own, and there are enough of them for everything that all
+subjects ask at once (four prompts each). If subjects or steps wait for each other anywhere, the ratio is above 1.
+Neither side finds its own images or answers in the store, and all replicas have loaded before either is timed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ run: {folder}/run
 
 
 async def timed(experiment: Experiment, fleet: Fleet, seed: int) -> tuple[float, dict[str, float], list[State]]:
-    """Seconds of all mitigations of `experiment`, and by subject until its own end; under a root seed of its own."""
+    """All mitigations under the root seed `seed`: their seconds, seconds to the end of each subject, last states."""
     ends: dict[str, float] = {}
     experiment = replace(experiment, seed=seed)
     job, events = MitigateJob(experiment), Events(lambda event, counts: None)
@@ -68,7 +68,7 @@ async def compare(experiment: Experiment, folder: Path) -> None:
             together, ends, states = await timed(experiment, fleet, seed)
             slowest = max(ends, key=ends.__getitem__)
             alone = replace(experiment, dataset=experiment.dataset.select(subjects=[slowest]))
-            for part in ("images", "answers"):  # the same course again, from nothing
+            for part in ("images", "answers"):  # the same trajectory again, from an empty store
                 shutil.rmtree(Path(experiment.store) / part)
             seconds, _, (same,) = await timed(alone, fleet, seed)
             steps = max(len(state.mitigated) for state in states)

@@ -1,12 +1,12 @@
-"""What Lab, store and fleet cost a batch, with engines that return at once.
+"""What Lab, store and fleet cost for each batch, with engines that return at once.
 
     python -m benchmarks.overhead [--batches 1250 12500 125000]
 
-Every size runs in a process, a Ray and a store of its own: one simulated model, one simulated VLM, 8 images a batch, so
-that the sizes are 10^4, 10^5 and 10^6 images. What is told is the driver's own: CPU time, which is the same on a
-machine that has other work too, and peak memory, of the sweep and in all, with its tables and report. Flat means that
-nothing that is done a batch grows with the number of batches: a ratio to the first size of about 1, and a last tenth
-of the largest sweep that costs what its first does.
+Every size runs in its own process, with its own Ray and store: one simulated model, one simulated VLM and 8 images a
+batch, so the sizes are 10^4, 10^5 and 10^6 images. The figures are those of the driver: its CPU time, which other work
+on the machine does not change, and its peak memory, after the sweep and after tables and report. The cost is flat if
+nothing that is done for a batch grows with the number of batches: then the ratio to the first size is about 1, and the
+last tenth of the largest sweep costs what the first tenth does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ IMAGES_A_BATCH = 8
 
 
 def measure(batches: int) -> dict[str, Any]:
-    """CPU and wall ms a batch to make, ask and commit, and to read again, and peak MiB, of this process.
+    """CPU and wall ms a batch to make, ask and commit, and to read again; peak MiB; all of this process.
 
     `tenths` are the CPU ms a batch to make, ask and commit in each tenth of the sweep.
     """
@@ -108,12 +108,12 @@ def measure(batches: int) -> dict[str, Any]:
 
 
 def done_of(counts: Counts) -> float:
-    """Batches that were made and asked: half of one for either, for the VLM is not always as far as the model."""
+    """Batches that were made and asked: each half counts half a batch, since the VLM may lag behind the model."""
     return (counts.images_made / IMAGES_A_BATCH + counts.batches_done) / 2
 
 
 def peak() -> float:
-    """MiB that this process ever had."""
+    """The most MiB that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -131,14 +131,14 @@ def main() -> None:
         done = subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True)
         figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         first = first or figures
-        told = [
+        costs = [
             f"{verb} {figures[key]:.2f} ms/batch of the driver's CPU ({figures[key] / first[key]:.2f} x the first; "
             f"{figures[f'{key}_wall']:.2f} ms by the clock)"
             for verb, key in (("make and ask", "made"), ("read again", "read"))
         ]
         images = figures["batches"] * IMAGES_A_BATCH
         print(
-            f"{figures['batches']:,.0f} batches, {images:,.0f} images: {'; '.join(told)}; "
+            f"{figures['batches']:,.0f} batches, {images:,.0f} images: {'; '.join(costs)}; "
             f"make and ask by tenths of the sweep: {' '.join(f'{ms:.2f}' for ms in figures['tenths'])}; "
             f"driver peak {figures['swept']:,.0f} MiB, {figures['memory']:,.0f} with its tables and report",
             flush=True,

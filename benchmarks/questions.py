@@ -1,12 +1,13 @@
-"""Questions a second through the VQA actor, against bare vLLM and against the ways others ask.
+"""Questions a second through the VQA actor, beside bare vLLM and beside other ways to ask.
 
     python -m benchmarks.questions [--images 64] [--repeats 7] [--answers constrain] [--threads 1]
 
-One Ray actor holds one engine. In turn, repeat after repeat, it answers the same questions about the same freshly
-drawn pictograms: through `VQAActor.ask` (encoded images in through Ray, replies out), by one bare `LLM.generate` a
-batch on the same requests (timed inside the process: decoding the images, and no more), by one `generate` an image,
-and by one `generate` a question, as scripts do that loop over their questions. Ratios are medians over the repeats of
-ratios within a repeat, so that a machine that slows down slows both sides.
+One Ray actor holds one engine. In every repeat it answers the same questions about the same newly drawn pictograms in
+four ways, in turn: through `VQAActor.ask` (encoded images go in through Ray, replies come out); by one bare
+`LLM.generate` for each batch of the same requests (timed inside the process, with nothing but decoding the images
+added); by one `generate` for each image; and by one `generate` for each question, as in a script that loops over its
+questions. Ratios are medians over the repeats of the ratios within a repeat, so that a slow moment of the machine
+slows both sides.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ BATCH = 8
 
 
 class BenchActor(VQAActor):
-    """A VQA actor that can also be asked in the other ways; each returns the seconds that it took inside."""
+    """A VQA actor that can also be asked in the other ways. Each returns its seconds inside the process."""
 
     def bare(self, batches: Sequence[Sequence[bytes]]) -> float:
         return self._generate([[(image, self.questionnaire.all) for image in batch] for batch in batches])
@@ -41,7 +42,7 @@ class BenchActor(VQAActor):
         return self._generate([[(image, (q,))] for batch in batches for image in batch for q in questions])
 
     def forget(self) -> None:
-        """Empty every cache, so that no way reads the images that another one already has processed."""
+        """Empty every cache, so that no way profits from the images that another one has processed."""
         self.engine.llm.reset_mm_cache()
         self.engine.llm.reset_prefix_cache()
         self.engine.llm.llm_engine.reset_encoder_cache()
@@ -64,7 +65,7 @@ def pictograms(n: int, seed: int) -> Iterator[bytes]:
 
 
 def through_actor(actor: ray.actor.ActorHandle, batches: Sequence[Sequence[bytes]]) -> float:
-    """Seconds to ask all batches, one being answered and one waiting, as the fleet does it."""
+    """Seconds to ask all batches, with one in progress and one waiting, as the fleet does it."""
     began, waiting = time.perf_counter(), []
     for batch in batches:
         waiting.append(actor.ask.remote(batch))
@@ -84,7 +85,7 @@ def main() -> None:
     from seesaw.actors.engines import VQAQuestion
     from seesaw.actors.pictogram.train_vlm import QUESTIONS
 
-    # The person question among the others, for once, so that every way answers exactly the same requests.
+    # The person question is one of the others here, so that every way answers exactly the same requests.
     questionnaire = VQAQuestionnaire(None, tuple(VQAQuestion(*q) for q in QUESTIONS.values()))
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     actor = ray.remote(num_cpus=1)(BenchActor).remote(
@@ -109,9 +110,9 @@ def main() -> None:
                 rates[way].append(rate)
     print(f"\n{args.answers}, {len(QUESTIONS)} questions x {args.images} images, {args.threads} thread(s)")
     print(f"{'way':12s} {'questions/s':>12s} {'actor / way':>12s}")
-    for way, found in rates.items():
-        ratio = statistics.median(a / b for a, b in zip(rates["actor"], found, strict=True))
-        print(f"{way:12s} {statistics.median(found):12.0f} {ratio:12.2f}")
+    for way, rate in rates.items():
+        ratio = statistics.median(a / b for a, b in zip(rates["actor"], rate, strict=True))
+        print(f"{way:12s} {statistics.median(rate):12.0f} {ratio:12.2f}")
     print(f"engine: {ray.get(actor.metrics.remote())}")
     ray.shutdown()
 

@@ -2,11 +2,11 @@
 
     python -m benchmarks.scaling [--workers 1 4 16 64] [--gpus 8] [--minutes 3]
 
-Simulated engines that sleep, on Ray's own word that this machine has so many GPUs: what is measured is everything
-around the models. First replicas of one model, each with the same work, a VLM that answers at once beside them: what
-sleeping alone takes over the time that it took. Then five models and a VLM on `gpus`, where the policy
-decides: seconds from its first decision to the last answer, over the simulator's (given what loads took in this run,
-the start of their processes included) and over the lower bound (`runner.scheduling.simulate.lower_bound`).
+The engines only sleep, and Ray is told that this machine has so many GPUs, so everything but the models is measured.
+First, replicas of one model with equal work each, and a VLM that answers at once: the time that the sleeping alone
+takes, divided by the time that the sweep took. Then five models and a VLM on `gpus`, where the policy decides: seconds
+from its first decision to the last answer, divided by the simulator's seconds (with the load times of this run, process
+start included) and by the lower bound (`runner.scheduling.simulate.lower_bound`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CELLS = 3  #: of a subject: the initial prompt and two counterfactuals
 
 
 class Clock:
-    """When replicas were ready and batches were made, as a run tells it."""
+    """When replicas became ready and batches were made, from the events of a run."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -83,7 +83,7 @@ class Clock:
                 self.idle = event.gpu_idle
 
 
-def ran(folder: Path, config: str) -> tuple[Experiment, Clock]:
+def timed_sweep(folder: Path, config: str) -> tuple[Experiment, Clock]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     path = folder / "scaling.yaml"
@@ -95,9 +95,9 @@ def ran(folder: Path, config: str) -> tuple[Experiment, Clock]:
 
 
 def workers(folder: Path, count: int, each: int, seconds: float) -> float:
-    """Share of linear: what batches take that are made after the last replica was ready, over the time to the last.
+    """Share of linear speed, over the batches that were made after the last replica was ready.
 
-    Of those, some were begun before (for the better), and at the end some replicas have nothing left (for the worse).
+    Some of them had begun before, which raises the share; at the end some replicas are idle, which lowers it.
     """
     subjects = max(count * each // CELLS, 1)
     config = CONFIG.format(
@@ -106,7 +106,7 @@ def workers(folder: Path, count: int, each: int, seconds: float) -> float:
         vlm="{}", vlm_gpus=0, question=0.0001, vlm_load=0, images=BATCH, folder=folder, gpus=count,
         replicas=json.dumps({"tti": count, "vlm": 1}),
     )  # fmt: skip
-    _, clock = ran(folder, config)
+    _, clock = timed_sweep(folder, config)
     ready = sorted(at for at, name in clock.ready if name.startswith("tti"))
     if len(ready) < count:
         raise RuntimeError(f"{len(ready)} of {count} replicas were ready")
@@ -115,7 +115,7 @@ def workers(folder: Path, count: int, each: int, seconds: float) -> float:
 
 
 def models(folder: Path, gpus: int, minutes: float) -> None:
-    """Five models of unlike speed and a VLM where the policy decides, beside simulator and bound."""
+    """Five models of different speed and a VLM under the policy, beside the simulator and the lower bound."""
     load, seconds = 4.0, [0.8, 1.2, 2.0, 3.2, 4.8]
     subjects = max(round(minutes * 60 * gpus / (CELLS * (sum(seconds) + 5 * 0.3))), 1)
     made = ", ".join(MODEL.format(name=f"tti-{i}", seconds=s / BATCH, load=load) for i, s in enumerate(seconds))
@@ -124,9 +124,9 @@ def models(folder: Path, gpus: int, minutes: float) -> None:
         vlm=f"{{seconds: {0.3 / BATCH / 2}, load: {load}}}", vlm_gpus=1, question=0.3 / BATCH / 2, vlm_load=load,
         images=BATCH, folder=folder, gpus=gpus, replicas="{}",
     )  # fmt: skip
-    experiment, clock = ran(folder, config)
+    experiment, clock = timed_sweep(folder, config)
     makespan, loading = clock.last - clock.first, sum(clock.loads) / len(clock.loads)
-    shutil.rmtree(folder / "store")  # the simulator is to do all of it
+    shutil.rmtree(folder / "store")  # the plan is to count all of the work as left
     plan = make_plan(experiment, Store(experiment.store))
     works = []
     for model, counts in zip(experiment.models, plan.models, strict=True):

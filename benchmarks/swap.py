@@ -1,10 +1,11 @@
-"""Memory after swapping models again and again: a replica is a process, and what it held goes with it.
+"""Memory after swapping models again and again: a replica is a process, and its memory ends with it.
 
     python -m benchmarks.swap [--swaps 20]
 
-On a Ray of its own, a TTI actor with the trained pipeline and one with the exact renderer take turns: loaded, asked for
-a batch, killed as the fleet kills them. Printed after every swap, once the process is gone: what Ray's processes and
-this one hold, and what the machine has in use. The last line compares the end with the first swap.
+In a Ray of its own, a TTI actor with the trained pipeline and one with the exact renderer take turns: each is loaded,
+makes a batch, and is killed as the fleet kills actors. After every swap, once the process has ended, this prints the
+memory of Ray's processes and of this one, and what the machine has in use. The last line compares the end with the
+first swap.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from seesaw.runner.config import ModelConfig, load_named
 MODELS = ("pictogram-sd", "pictogram-alder")
 
 
-def held() -> tuple[float, float]:
-    """MB held by Ray's processes and this one without what they share, and MB of the whole machine."""
+def memory() -> tuple[float, float]:
+    """MB that Ray's processes and this one have for themselves, and MB in use on the whole machine."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     own = 0.0
     for process in processes:
         try:
             own += process.memory_full_info().uss
-        except psutil.Error:  # it has just gone
+        except psutil.Error:  # it has just ended
             continue
     return own / 1e6, psutil.virtual_memory().used / 1e6
 
@@ -50,22 +51,22 @@ def main() -> None:
             batch = ImageBatch(f"images/x/{swap}.parquet", spec.name, "A photo of a nurse", "", tuple(range(8)), keys)
             ray.get(actor.generate.remote(batch))
             ray.get(actor.commit.remote(batch))
-            full = held()[0]
+            loaded = memory()[0]
             ray.kill(actor)
             del actor
             while psutil.pid_exists(about["pid"]):
                 time.sleep(0.1)
             time.sleep(1)
-            figures.append(held())
+            figures.append(memory())
             print(
                 f"swap {swap:2d} {spec.name:16s} loaded in {about['load_seconds']:5.1f} s; "
-                f"held {full:6.0f} MB with the model, {figures[-1][0]:6.0f} MB after it; machine {figures[-1][1]:.0f}",
+                f"{loaded:6.0f} MB with the model, {figures[-1][0]:6.0f} MB after it; machine {figures[-1][1]:.0f} MB",
                 flush=True,
             )
     ray.shutdown()
     print(
-        f"after {args.swaps} swaps against after the first: {figures[-1][0] - figures[0][0]:+.0f} MB held, "
-        f"{figures[-1][1] - figures[0][1]:+.0f} MB on the machine"
+        f"after {args.swaps} swaps, compared with the first: {figures[-1][0] - figures[0][0]:+.0f} MB in these "
+        f"processes, {figures[-1][1] - figures[0][1]:+.0f} MB on the machine"
     )
 
 

@@ -1,9 +1,9 @@
-"""A sweep's wall time against the same batches run bare in one process: no Ray, no store, no retries.
+"""The wall time of a sweep beside the same batches run bare in one process: no Ray, no store, no retries.
 
     python -m benchmarks.sweep [--repeats 3] [--images 48]
 
-Both sides are whole processes, imports and model loading included, run in turn. `sweep` is `seesaw sweep` as users
-run it, with one VLM (as bare has) and with two; bare draws every batch and asks it, one after the other, and keeps the
+Both sides are whole processes that run in turn, so imports and model loading count. `sweep` is `seesaw sweep` as users
+run it, with one VLM (like bare) and with two. Bare draws every batch and asks it, one after the other, and keeps the
 answers in memory.
 """
 
@@ -70,7 +70,7 @@ def main() -> None:
     if args.bare:
         bare(args.bare)
         return
-    found: dict[str, list[float]] = {}
+    seconds: dict[str, list[float]] = {}
     for repeat in range(args.repeats):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "bench.yaml").write_text(CONFIG.format(images=args.images))
@@ -84,12 +84,12 @@ def main() -> None:
                 ("sweep, 2 VLMs", [*sweep, *two], None),
             ]
             for name, command, threads in ways if repeat % 2 == 0 else reversed(ways):
-                found.setdefault(name, []).append(timed(command, folder, threads))
-    best = min((n for n in found if n.startswith("bare")), key=lambda n: statistics.median(found[n]))
+                seconds.setdefault(name, []).append(timed(command, folder, threads))
+    best = min((n for n in seconds if n.startswith("bare")), key=lambda n: statistics.median(seconds[n]))
     print(f"{'way':18s} {'seconds':>8s}   {best} / way")
-    for name in sorted(found):
-        ratio = statistics.median(a / b for a, b in zip(found[best], found[name], strict=True))
-        print(f"{name:18s} {statistics.median(found[name]):8.1f}   {ratio:.2f}")
+    for name in sorted(seconds):
+        ratio = statistics.median(a / b for a, b in zip(seconds[best], seconds[name], strict=True))
+        print(f"{name:18s} {statistics.median(seconds[name]):8.1f}   {ratio:.2f}")
 
 
 if __name__ == "__main__":
