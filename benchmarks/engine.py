@@ -84,7 +84,7 @@ def pipelines(args: argparse.Namespace) -> None:
     ways = {
         "bare, a batch a call": bare,
         "engine": ours,
-        "engine, encoding anew": forgetful,
+        "engine, encoding again": forgetful,
         "bare, an image a call": single,
     }
     for way in ways.values():

@@ -15,7 +15,7 @@ from seesaw.results.report.heatmap import open_svg, signed
 __all__ = ["ExactPlot", "exact_plots"]
 
 _LEFT, _TOP, _SIDE = 50, 8, 280  # of the plot, in px
-_OWN, _CROSS = "#d9772b", "#4c8fc9"  # told apart by their shape too; both are seen on white and on black
+_OWN, _CROSS = "#d9772b", "#4c8fc9"  # the shapes differ too; both colours are visible on white and on black
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class ExactPlot:
 
 def exact_plots(findings: Findings, truths: Mapping[str, str]) -> list[ExactPlot]:
     """A plot of every model of which exact values are known, all of one span; `truths` are their worlds, by name."""
-    known = [c for c in findings.entries if not math.isnan(c.value) and not math.isnan(c.exact)]
-    values = [value for c in known for value in (c.value, c.exact)]
+    both = [c for c in findings.entries if not math.isnan(c.value) and not math.isnan(c.exact)]
+    values = [value for c in both for value in (c.value, c.exact)]
     span = math.floor(10 * min(values, default=0) - 0.3) / 10, math.ceil(10 * max(values, default=0) + 0.3) / 10
     plots = []
     for model, (every, cross) in findings.agreement.items():
-        mine = [c for c in known if c.model == model]
+        mine = [c for c in both if c.model == model]
         picture = _scatter(mine, span, f"Measured IS against exact IS of {model}; {_words(every)}")
         plots.append(ExactPlot(model, truths.get(model, ""), every, cross, Markup(picture)))
     return plots

@@ -62,8 +62,8 @@ def draw_report(run: Run, findings: Findings | None, store: str, keep_images: bo
 
 
 def environment() -> Environment:
-    """Where the templates of this room are found, with the filters that they use."""
-    made = Environment(
+    """The templates of this folder, with the filters that they use."""
+    templates = Environment(
         loader=PackageLoader("seesaw.results.report", ""),
         autoescape=True,
         finalize=_finalize,
@@ -71,9 +71,9 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"signed": signed, "percent": _percent, "count": lambda n: f"{n:,}", "clock": _clock}
-    made.filters |= {"prompt_label": prompt_label}
-    return made
+    templates.filters |= {"signed": signed, "percent": _percent, "count": lambda n: f"{n:,}", "clock": _clock}
+    templates.filters |= {"prompt_label": prompt_label}
+    return templates
 
 
 def _finalize(value: object) -> object:
@@ -81,10 +81,10 @@ def _finalize(value: object) -> object:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _policy(made: Environment) -> str:
+def _policy(templates: Environment) -> str:
     """The page's Content-Security-Policy: its own scripts alone run, whatever it shows, and it sends no requests."""
-    assert made.loader is not None
-    source = made.loader.get_source(made, _PAGE)[0]
+    assert templates.loader is not None
+    source = templates.loader.get_source(templates, _PAGE)[0]
     scripts = [hashlib.sha256(script.encode()) for script in re.findall(r"<script>(.*?)</script>", source, re.S)]
     hashes = " ".join(f"'sha256-{base64.b64encode(script.digest()).decode()}'" for script in scripts)
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {hashes}; base-uri 'none'"

@@ -245,9 +245,9 @@ class Store:
 
     def verify(self) -> Iterator[tuple[str, StoreProblem | None]]:
         """Check every byte of every shard: (name, None) for a sound one, (name, problem) for anything else."""
-        known = {"images", "answers", "damaged", "costs", MARK}
+        own = {"images", "answers", "damaged", "costs", MARK}
         for info in self._list(""):
-            if info.base_name not in known:
+            if info.base_name not in own:
                 yield (
                     info.base_name,
                     StoreProblem(info.base_name, "foreign", "not written by Seesaw; it counts nowhere"),

@@ -47,12 +47,12 @@ def read_matrices(path: Path, cases: Sequence[Case]) -> dict[Key, dict[int, Matr
 
 def matrices_of(table: pa.Table, cases: Sequence[Case], where: str) -> dict[Key, dict[int, Matrix]]:
     """The matrices in a table of `MITIGATION_MATRICES`, as `read_matrices`; `where` names the table in errors."""
-    known = {case.key: case for case in cases}
+    case_of = {case.key: case for case in cases}
     matrices: dict[Key, dict[int, Matrix]] = {}
     frame = typed(table, MITIGATION_MATRICES, where).to_pandas()
     for (model, subject, name, strategy, step), rows in frame.groupby(MITIGATION_MATRICES.names[:5], sort=False):
         key, entries = (model, subject, name, strategy), rows.to_dict("records")
-        case = known.get(key)
+        case = case_of.get(key)
         fault = (
             "has a matrix, but is not a case of mitigation.parquet"
             if case is None

@@ -53,9 +53,9 @@ def read_answers(answers: str | Path | pd.DataFrame) -> pd.DataFrame:
 def _table_of(frame: pd.DataFrame) -> pa.Table:
     """The columns of `frame` that an answers table may have, as Arrow has them; NaN is a gap."""
     _check_columns("the answers table", list(map(str, frame.columns)))
-    known = [name for name in frame.columns if name in ANSWERS.names]
+    columns = [name for name in frame.columns if name in ANSWERS.names]
     try:
-        return pa.Table.from_pandas(frame[known], preserve_index=False)
+        return pa.Table.from_pandas(frame[columns], preserve_index=False)
     except (pa.ArrowException, ValueError) as error:
         raise AnswersError(f"the answers table: a column holds values of several types: {first_line(error)}") from error
 

@@ -84,8 +84,13 @@ def hostile_run(root: Path, word: str, images: tuple[bytes, ...] = ()) -> Path:
     (run / "config.yaml").write_text(text)
     if images:
         seeds = [image_seed(0, seed) for seed in range(8)]
-        held = [{"bytes": images[i % len(images)], "path": None} for i in range(8)]
-        columns = {"image_key": list(keys.values()), "image": held, "model": [word] * 8, "prompt": [prompt] * 8}
+        encoded_images = [{"bytes": images[i % len(images)], "path": None} for i in range(8)]
+        columns = {
+            "image_key": list(keys.values()),
+            "image": encoded_images,
+            "model": [word] * 8,
+            "prompt": [prompt] * 8,
+        }
         columns |= {"adapter": [""] * 8, "seed": seeds, "withheld": [""] * 8}
         name = f"{shard_folder('images', word, identity)}/{batch_key(identity, prompt, '', seeds)}.parquet"
         Store(root / "store").commit(name, pa.table(columns, schema=IMAGE_SHARD))

@@ -118,8 +118,8 @@ def test_a_pickle_in_a_shard_does_not_run(tmp_path, trap, marker):
     path = tmp_path / "store" / name
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    (found,) = Store(tmp_path / "store").verify()
-    assert found[1].kind == "damaged"
+    (verified,) = Store(tmp_path / "store").verify()
+    assert verified[1].kind == "damaged"
     assert not marker.exists()
 
 
@@ -127,8 +127,8 @@ def test_a_pickle_in_a_shard_does_not_run(tmp_path, trap, marker):
 def test_a_pickle_in_a_run_directory_does_not_run(name, tmp_path, trap, marker):
     run = hostile_run(tmp_path, SCRIPT)
     path = run / f"{name}.parquet"
-    held = pq.read_table(path).to_pydict() if path.exists() else {"model": ["m"]}
-    pq.write_table(trapped(trap, **held), path)
+    columns = pq.read_table(path).to_pydict() if path.exists() else {"model": ["m"]}
+    pq.write_table(trapped(trap, **columns), path)
     marker.unlink(missing_ok=True)
     with pytest.raises(SeesawError, match="extension type"):
         read_run(run)
@@ -215,7 +215,7 @@ def test_no_name_in_a_table_leads_out_of_its_folder(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in PATHS if name not in ("~root/x", "C:\\x")] + ["\x1b[2J"])
-def test_a_config_whose_names_are_no_names_is_refused(name, tmp_path, monkeypatch):
+def test_a_config_whose_names_are_paths_or_controls_is_refused(name, tmp_path, monkeypatch):
     from seesaw.runner.experiment import load_experiment
 
     monkeypatch.chdir(tmp_path)
@@ -254,7 +254,7 @@ def test_a_subject_that_is_a_path_gets_no_other_folders_images(tmp_path):
         FolderEngine.preflight({"path": str(tmp_path / "real")})
 
 
-def test_links_in_a_store_neither_show_nor_change_what_they_lead_to(tmp_path):
+def test_links_in_a_store_neither_show_nor_change_their_targets(tmp_path):
     store, secret = tmp_path / "store", tmp_path / "secret"
     secret.mkdir()
     (secret / "key").write_text("TOP SECRET")
@@ -264,9 +264,9 @@ def test_links_in_a_store_neither_show_nor_change_what_they_lead_to(tmp_path):
     (store / shard).symlink_to(secret / "key")
     (folder / f"{'2' * 32}.parquet").symlink_to(secret)
     (folder / f"{'3' * 32}.parquet").symlink_to(tmp_path / "nowhere")
-    told = CliRunner().invoke(main, ["verify", str(store)])
-    assert told.exit_code == 1, told.output
-    assert "SECRET" not in told.output
+    result = CliRunner().invoke(main, ["verify", str(store)])
+    assert result.exit_code == 1, result.output
+    assert "SECRET" not in result.output
     with pytest.raises(StoreError):
         Store(store).read(shard)
     table = IMAGE_SHARD.empty_table()
@@ -319,13 +319,13 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("pattern", FORBIDDEN)
-def test_dangerous_calls_are_where_they_are_known(pattern):
-    allowed, found = FORBIDDEN[pattern], set()
+def test_dangerous_calls_are_only_where_they_are_allowed(pattern):
+    allowed, files = FORBIDDEN[pattern], set()
     for room in ("actors", "benchmarks", "experiments", "results", "runner", "seesaw"):
         for path in (p for p in (ROOT / room).rglob("*") if not p.is_symlink() and p.suffix in (".py", ".j2")):
             if re.search(pattern, path.read_text(encoding="utf-8"), re.M):
-                found.add(path.relative_to(ROOT).as_posix())
-    assert found <= set(allowed), sorted(found - set(allowed))
+                files.add(path.relative_to(ROOT).as_posix())
+    assert files <= set(allowed), sorted(files - set(allowed))
 
 
 def test_weights_are_safetensors_wherever_we_load_them():

@@ -88,7 +88,7 @@ def test_names_stay_words_in_the_report(word, tmp_path):
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", svg)
 
 
-def test_images_that_are_none_are_no_part_of_the_report(tmp_path):
+def test_files_that_are_not_images_are_not_in_the_report(tmp_path):
     svg = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
     eps = (
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n("
@@ -134,10 +134,12 @@ def test_names_stay_words_on_a_terminal(word, tmp_path, monkeypatch):
     table = table[table["source_value"] != value_of(word, "b")]  # so that rows are undefined, and told
     table.to_csv(tmp_path / "answers.csv", index=False, quoting=csv.QUOTE_NONNUMERIC)
     dataset = f"dataset={tmp_path / 'hostile.yaml'}"
-    told = CliRunner().invoke(main, ["analyze", str(tmp_path / "answers.csv"), "--out", str(tmp_path / "out"), dataset])
-    assert told.exit_code == 0, told.output
-    assert "undefined: " in told.output
-    clean(told.output, word)
+    result = CliRunner().invoke(
+        main, ["analyze", str(tmp_path / "answers.csv"), "--out", str(tmp_path / "out"), dataset]
+    )
+    assert result.exit_code == 0, result.output
+    assert "undefined: " in result.output
+    clean(result.output, word)
     table.assign(answer=word).to_csv(tmp_path / "bad.csv", index=False, quoting=csv.QUOTE_NONNUMERIC)
     refused = CliRunner().invoke(main, ["analyze", str(tmp_path / "bad.csv"), "--out", str(tmp_path / "out"), dataset])
     assert refused.exit_code == 2
@@ -158,9 +160,9 @@ def test_names_of_files_in_a_store_stay_words_on_a_terminal(tmp_path):
     folder.mkdir(parents=True)
     (folder / ESCAPES.replace("/", "")).write_bytes(b"x")
     (tmp_path / "store" / "\x1b[2J\nsound").mkdir()
-    told = CliRunner().invoke(main, ["verify", str(tmp_path / "store")])
-    clean(told.output, "")
-    assert len(told.output.splitlines()) == 3
+    result = CliRunner().invoke(main, ["verify", str(tmp_path / "store")])
+    clean(result.output, "")
+    assert len(result.output.splitlines()) == 3
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -191,7 +193,7 @@ def test_a_display_shows_errors_and_notes_as_words(terminal):
     assert "\x1b" in plain.getvalue()  # which is why rich alone will not do
 
 
-def test_half_characters_and_controls_are_written_out():
+def test_unpaired_surrogates_and_control_characters_are_escaped():
     assert printable("a\ud800b\x00\x1b\u202e\x85") == "a\\ud800b\\x00\\x1b\\u202e\\x85"
     assert (
         printable("\u00e9t\u00e9 \u4e16 \U0001f469\u200d\U0001f680")
@@ -219,8 +221,8 @@ def test_no_cell_of_a_csv_is_a_formula_and_numbers_stay_numbers(word, tmp_path):
                 name,
                 cell,
             )
-    kept, told = pd.read_parquet(run / "matrices.parquet"), pd.read_csv(files["matrices"])
-    assert (kept["is"] < 0).any()
-    pd.testing.assert_series_equal(kept["is"], told["is"])
-    assert set(kept["model"]) == {word}
-    assert axis_of(word, "x") in set(kept["source_axis"])
+    in_parquet, in_csv = pd.read_parquet(run / "matrices.parquet"), pd.read_csv(files["matrices"])
+    assert (in_parquet["is"] < 0).any()
+    pd.testing.assert_series_equal(in_parquet["is"], in_csv["is"])
+    assert set(in_parquet["model"]) == {word}
+    assert axis_of(word, "x") in set(in_parquet["source_axis"])

@@ -19,9 +19,9 @@ from nanio.storage.filesystem import FilesystemStorage
 
 
 class Storage(FilesystemStorage):
-    async def put_object(self, bucket: str, key: str, body: Any, **told: Any) -> ObjectInfo:
+    async def put_object(self, bucket: str, key: str, body: Any, **more: Any) -> ObjectInfo:
         if not key.endswith("/"):
-            return await super().put_object(bucket, key, body, **told)
+            return await super().put_object(bucket, key, body, **more)
         self.head_bucket(bucket)
         return ObjectInfo(
             key=key, size=0, etag='"d41d8cd98f00b204e9800998ecf8427e"', last_modified=datetime.now(tz=UTC)

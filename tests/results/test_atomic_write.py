@@ -99,5 +99,5 @@ def test_a_writer_killed_at_any_moment_leaves_a_complete_file(tmp_path: Path) ->
 def test_no_other_module_renames_links_or_fsyncs_a_file() -> None:
     own_way = re.compile(r"os\.(?:replace|rename|link|fsync|fdatasync)\b|hardlink_to|\.replace\(\s*(?:path|self\.)")
     sources = [path for room in ROOMS for path in sorted((HOUSE / room).rglob("*.py"))]
-    found = {str(path.relative_to(HOUSE)) for path in sources if own_way.search(path.read_text(encoding="utf-8"))}
-    assert found == {"results/atomic_write.py"}
+    writers = {str(path.relative_to(HOUSE)) for path in sources if own_way.search(path.read_text(encoding="utf-8"))}
+    assert writers == {"results/atomic_write.py"}

@@ -9,7 +9,7 @@ from seesaw.results.store.identity import batch_key, batch_size, digest, image_k
 SEEDS = [image_seed(0, i) for i in range(8)]
 
 
-def test_hashes_are_the_ones_of_the_first_release():
+def test_hashes_are_those_of_the_first_release():
     model = digest("model", {"engine": "pictogram-draw", "settings": {"world": "alder"}, "extra": {}})
     assert (model, SEEDS[:2], image_seed(7, 3)) == GOLDEN["model"]
     assert image_key(model, "A photo of a nurse", "", SEEDS[0]) == GOLDEN["image"]
@@ -17,12 +17,12 @@ def test_hashes_are_the_ones_of_the_first_release():
     assert questionnaire_key(model, [("Is there a person?", ("yes", "no"))], True) == GOLDEN["questionnaire"]
 
 
-def test_equal_numbers_and_key_order_hash_alike():
+def test_equal_numbers_and_any_key_order_have_the_same_hash():
     assert digest("x", {"a": 1.0, "b": [1, 2.0]}) == digest("x", {"b": [1.0, 2], "a": 1})
 
 
 @pytest.mark.parametrize("other", [{"a": 2}, {"b": 1}, {"a": "1"}, {"a": True}, {"a": None}, {"a": [1]}])
-def test_whatever_differs_hashes_differently(other):
+def test_whatever_differs_has_another_hash(other):
     assert digest("x", {"a": 1}) != digest("x", other)
 
 
@@ -47,5 +47,5 @@ GOLDEN = {
 }
 
 
-def test_how_batches_are_cut_is_frozen_too():
+def test_the_cut_into_batches_is_frozen_too():
     assert [batch_size(stated) for stated in range(8)] == [8, 8, 8, 4, 2, 1, 1, 1]

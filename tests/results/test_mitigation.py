@@ -147,7 +147,7 @@ def test_the_error_of_mitsteps_is_that_of_a_ratio_of_means() -> None:
     assert error == pytest.approx((steps[draws].sum(1) / chosen[draws].sum(1)).std(), rel=0.1)
 
 
-def test_the_papers_traps_are_noted_where_they_are() -> None:
+def test_rows_of_the_paper_that_could_mislead_have_notes() -> None:
     cases = paper_cases("SD1.4", paper("sd14"))
     notes = {case.subject: case.notes for case in cases if case.strategy == "greedy"}
     assert notes["computer programmer"] == ("priorities sum to 0.99", "ends above epsilon 0.35")
@@ -203,7 +203,7 @@ def put_all(**values: object) -> Callable[[list[Row]], None]:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (put_all(strategy=""), "has no strategy"),
         (put(2, step=3), "has the steps 0, 1, 3"),
@@ -231,10 +231,10 @@ def put_all(**values: object) -> Callable[[list[Row]], None]:
         (put(1, alerts=[None]), "step 1 has a gap in its prompts or alerts"),
     ],
 )
-def test_rows_that_contradict_each_other_are_refused_by_name(spoil: Callable[[list[Row]], None], said: str) -> None:
+def test_rows_that_contradict_each_other_are_refused_by_name(spoil: Callable[[list[Row]], None], message: str) -> None:
     rows = nurse()
     spoil(rows)
-    with pytest.raises(RunDirectoryError, match=re.escape(said)) as refused:
+    with pytest.raises(RunDirectoryError, match=re.escape(message)) as refused:
         cases_of(table(rows), "'run/mitigation.parquet'")
     assert str(refused.value).startswith("'run/mitigation.parquet': nurse on sd, case '0', ")
 
@@ -246,7 +246,7 @@ def test_two_strategies_of_one_case_must_have_the_same_priorities() -> None:
     assert len(built(nurse(), [row | {"case": "1"} for row in other])) == 2
 
 
-def test_a_file_that_is_no_such_table_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_mitigation_table_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "mitigation.parquet"
     with pytest.raises(RunDirectoryError, match=r"holds no mitigation\.parquet; `seesaw mitigate` makes it"):
         read_mitigation(path)
@@ -262,13 +262,13 @@ def test_a_file_that_is_no_such_table_is_refused_by_name(tmp_path: Path) -> None
             good.column_names.index("outcome"), "outcome", pa.array([None, "", "reached"])
         ),
     }
-    for said, bad in spoilt.items():
+    for message, bad in spoilt.items():
         write_table(path, bad)
-        with pytest.raises(RunDirectoryError, match=re.escape(said)):
+        with pytest.raises(RunDirectoryError, match=re.escape(message)):
             read_mitigation(path)
 
 
-def test_what_is_unfinished_or_undefined_is_in_no_mean_and_is_said_to_be_left_out() -> None:
+def test_unfinished_and_undefined_cases_are_in_no_mean_and_a_note_says_so() -> None:
     lost = steps_of("chef", {"age": 1.0}, [("", NAN, {"age": NAN})], outcome="no_gain")
     cases = built(
         nurse(),
@@ -366,7 +366,7 @@ def test_csv_keeps_the_numbers_and_markdown_and_latex_survive_any_name(tmp_path:
     assert r"100.0 $\pm$ 0.0 \%" in latex(table1(cases))
 
 
-def test_the_course_of_tau_is_drawn_where_it_was_measured_and_says_so_in_words() -> None:
+def test_the_trajectory_of_tau_is_drawn_where_it_was_measured_and_also_put_into_words() -> None:
     (trajectory,) = trajectories(built(nurse(subject=HOSTILE)))
     picture = ElementTree.fromstring(trajectory.picture)
     assert picture.attrib["role"] == "img"
@@ -402,7 +402,7 @@ def test_a_tau_that_is_undefined_is_not_drawn() -> None:
     assert "nan" not in shown.picture
 
 
-def test_a_standard_error_is_a_bar_of_its_length_and_is_said() -> None:
+def test_a_standard_error_is_a_bar_of_its_length_and_is_in_the_words() -> None:
     rows = nurse()
     for row, error in zip(rows, (0.1, 0.0, NAN), strict=True):
         row["tau_se"] = error
@@ -424,7 +424,7 @@ def test_a_standard_error_is_a_bar_of_its_length_and_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gains", "said"),
+    ("gains", "message"),
     [
         ({"environment": 0.4, "age": 0.15, "gender": -0.2}, "environment: gamma 0.40, the largest of 3; next age 0.15"),
         ({"age": 0.4, "environment": 0.4}, "environment: gamma 0.40, the largest of 2; next age 0.40"),
@@ -434,22 +434,22 @@ def test_a_standard_error_is_a_bar_of_its_length_and_is_said() -> None:
         ({"environment": NAN}, "no candidate has a gamma"),
     ],
 )
-def test_a_choice_is_told_with_its_reason(gains: Mapping[str, float], said: str) -> None:
+def test_a_choice_comes_with_its_reason(gains: Mapping[str, float], message: str) -> None:
     (case,) = built(nurse())
     rows = np.array([[gain, gain] for gain in gains.values()])
     matrix = Matrix(tuple(gains), ("clothing", "environment"), rows, np.ones(2), 1 - rows)
-    assert choice_words(case, matrix, 0) == said
+    assert choice_words(case, matrix, 0) == message
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said"),
+    ("outcome", "message"),
     [("no_gain", "no axis gains"), ("", "not mitigated yet"), ("max_steps", "nothing was mitigated")],
 )
-def test_what_was_not_taken_is_told_with_the_largest_gamma(outcome: str, said: str) -> None:
+def test_a_step_that_mitigates_nothing_names_the_largest_gamma(outcome: str, message: str) -> None:
     (case,) = built(nurse(outcome=outcome, epsilon=0.1))
     matrix = Matrix(("age", "gender"), ("clothing", "environment"), np.full((2, 2), -0.03), np.ones(2), np.ones((2, 2)))
     minus = "\N{MINUS SIGN}0.03"
-    assert choice_words(case, matrix, 2) == f"{said}; age: gamma {minus}, the largest of 2; next gender {minus}"
+    assert choice_words(case, matrix, 2) == f"{message}; age: gamma {minus}, the largest of 2; next gender {minus}"
 
 
 def test_the_report_fragment_shows_what_was_chosen_why_and_the_alerts() -> None:
@@ -478,7 +478,7 @@ def test_the_report_fragment_shows_what_was_chosen_why_and_the_alerts() -> None:
     assert "MitAmt: mean tau after the last step" in words
 
 
-def test_the_files_of_models_with_odd_names_are_theirs_alone_and_no_longer_than_a_file_system_allows() -> None:
+def test_models_with_odd_names_have_files_of_their_own_with_names_of_legal_length() -> None:
     names = {
         appendix([], model, "greedy").name
         for model in ("sd-1.4", "sd 1.4", "sd/1.4", "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 100)

@@ -85,7 +85,7 @@ def rewritten(run: Path, name: str, change: Callable[[pd.DataFrame], pd.DataFram
 
 
 @pytest.mark.parametrize("kind", ["alone", "beside", "swept"])
-def test_whatever_the_page_points_at_is_on_it_once(kind: str, request: pytest.FixtureRequest) -> None:
+def test_every_link_of_the_page_has_exactly_one_target(kind: str, request: pytest.FixtureRequest) -> None:
     page = page_of(*request.getfixturevalue(kind))
     ids = re.findall(r'\sid="([^"]*)"', page)
     assert len(ids) == len(set(ids))
@@ -103,7 +103,7 @@ OF_MITIGATIONS = ("mitigation.parquet", "mitigation_matrices.parquet", "MitAmt",
 
 
 @pytest.mark.parametrize(("kind", "sweep", "mitigation"), [("alone", 0, 1), ("beside", 1, 1), ("swept", 1, 0)])
-def test_the_page_tells_of_what_the_directory_holds_and_of_nothing_else(
+def test_the_page_covers_what_the_directory_holds_and_nothing_else(
     kind: str, sweep: int, mitigation: int, request: pytest.FixtureRequest
 ) -> None:
     page = page_of(*request.getfixturevalue(kind)).split("</style>")[1]
@@ -128,7 +128,7 @@ def test_the_head_says_what_was_run_and_how_it_ended(alone: Trial) -> None:
     assert f"{len(ends)} cases of 2 subjects on 2 models" in lead[1]
     assert sorted(lead[1].split("; ")[1].rstrip(".").split(", ")) == sorted(f"{n} {o}" for o, n in counts.items())
     words = unescape(page)
-    for said in (
+    for text in (
         "<dt>models</dt><dd>pictogram-alder, pictogram-birch</dd>",
         f"<dt>subjects</dt><dd>nurse, {HOSTILE}</dd>",
         "<dt>axes</dt><dd>gender, age, clothing <span",
@@ -140,10 +140,10 @@ def test_the_head_says_what_was_run_and_how_it_ended(alone: Trial) -> None:
         "<dt>intervention</dt><dd>counterfactuals are weighted by the target of their axis</dd>",
         f"<code>{read_run_json(alone[0])['id']}</code>",
     ):
-        assert said in words
+        assert text in words
 
 
-def test_settings_that_differ_from_the_sweeps_are_told_apart(beside: Trial) -> None:
+def test_settings_that_differ_from_the_sweeps_are_shown_separately(beside: Trial) -> None:
     page = page_of(*beside)
     assert (
         "<dt>intervention</dt><dd>all counterfactuals of an axis have the same weight; in the mitigation: "
@@ -174,7 +174,7 @@ def test_every_outcome_tau_and_alert_of_the_table_is_in_its_case(alone: Trial) -
     assert alerts > 2
 
 
-def test_every_matrix_has_its_numbers_and_gamma_beside_them_with_the_taken_one_framed(alone: Trial) -> None:
+def test_every_matrix_has_its_numbers_and_gamma_with_the_mitigated_axis_framed(alone: Trial) -> None:
     run, page = alone[0], page_of(*alone)
     steps = table_of_steps(run).set_index([*CASE, "step"]).sort_index()
     matrices = pd.read_parquet(run / "mitigation_matrices.parquet")
@@ -256,11 +256,11 @@ def test_a_case_of_any_name_stays_text(copy: Trial) -> None:
     assert f"{FIRST_CASE}{HOSTILE}, greedy" in unescape(page)
 
 
-def test_images_before_and_after_are_the_stores_first_ones_of_those_prompts(alone: Trial) -> None:
+def test_images_before_and_after_are_the_first_ones_of_those_prompts_in_the_store(alone: Trial) -> None:
     run, store = alone
     record = read_run_json(run)["fingerprint"]
     identity, seeds = record["models"]["pictogram-birch"], [image_seed(record["seed"], i) for i in range(8)]
-    held = {
+    stored = {
         row["image_key"]: row["image"]["bytes"]
         for path in Path(store).glob("images/*/*.parquet")
         for row in pq.read_table(path).to_pylist()
@@ -273,13 +273,13 @@ def test_images_before_and_after_are_the_stores_first_ones_of_those_prompts(alon
     wanted = [("A photo of a nurse", seed) for seed in seeds] + [(p, seed) for p in end for seed in seeds[:2]]
     article = article_of(page_of(run, store), heading(mine.iloc[0]))
     shown = [base64.b64decode(image) for image in re.findall(r'src="data:image/png;base64,([^"]*)"', article)]
-    assert shown == [held[image_key(identity, prompt, "", seed)] for prompt, seed in wanted]
+    assert shown == [stored[image_key(identity, prompt, "", seed)] for prompt, seed in wanted]
     assert "then those of the prompts at the end" in article
     for prompt in end:
         assert f"&ldquo;{prompt}&rdquo;" in article
 
 
-def test_of_many_prompts_some_from_all_over_are_pictured(tmp_path: Path) -> None:
+def test_many_prompts_are_shown_by_a_spread_of_them(tmp_path: Path) -> None:
     keys = {"priorities": {"clothing": 0.5, "age": 0.3, "gender": 0.2}, "strategy": "all", "epsilon": 0.0}
     run, store = run_of(tmp_path, axes=("gender", "age", "clothing"), images=16, sweep=False, mitigate=keys)
     end = list(table_of_steps(run).iloc[-1]["prompts"])
@@ -309,10 +309,10 @@ def test_missing_and_damaged_images_leave_a_note_and_the_rest(beside: Trial, tmp
 
 def test_an_image_that_was_withheld_is_not_shown(beside: Trial, tmp_path: Path) -> None:
     record = read_run_json(beside[0])["fingerprint"]
-    store, held = Store(tmp_path / "store"), Store(beside[1])
+    store, source = Store(tmp_path / "store"), Store(beside[1])
     path = next(path for path in Path(beside[1]).glob("images/*/*.parquet"))
     name = f"images/{path.parent.name}/{path.name}"
-    table = held.read(name)
+    table = source.read(name)
     flagged = ["flagged", *table.column("withheld").to_pylist()[1:]]
     store.commit(name, table.set_column(table.column_names.index("withheld"), "withheld", pa.array(flagged)))
     album = ExampleImages(str(store.root), record["models"], record["seed"])
@@ -377,14 +377,16 @@ def test_a_missing_table_is_named(copy: Trial, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["matrices", "uncertainty", "answers", "distributions"])
-def test_a_sweep_that_lost_a_table_is_not_passed_over(beside: Trial, tmp_path: Path, name: str) -> None:
+def test_a_sweep_that_lacks_a_table_is_an_error_even_beside_a_mitigation(
+    beside: Trial, tmp_path: Path, name: str
+) -> None:
     shutil.copytree(beside[0], tmp_path / "run")
     (tmp_path / "run" / f"{name}.parquet").unlink()
     with pytest.raises(RunDirectoryError, match=rf"holds no {name}\.parquet.*`seesaw sweep"):
         write_report(tmp_path / "run", beside[1])
 
 
-def test_a_mitigation_of_nothing_is_refused(copy: Trial) -> None:
+def test_a_mitigation_without_cases_is_refused(copy: Trial) -> None:
     rewritten(copy[0], "mitigation", lambda steps: steps[:0])
     with pytest.raises(RunDirectoryError, match=r"mitigation\.parquet' holds no case"):
         write_report(*copy)
@@ -403,7 +405,7 @@ def at(row: int, **values: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "text"),
     [
         (lambda table: table.assign(strategy="own"), "has a matrix, but is not a case of mitigation.parquet"),
         (lambda table: table.assign(step=table["step"] + 7), "mitigation.parquet has the steps 0 to"),
@@ -422,10 +424,10 @@ def at(row: int, **values: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
     ],
 )
 def test_matrices_that_do_not_belong_to_the_cases_are_refused_by_name(
-    copy: Trial, spoil: Callable[[pd.DataFrame], pd.DataFrame], said: str
+    copy: Trial, spoil: Callable[[pd.DataFrame], pd.DataFrame], text: str
 ) -> None:
     rewritten(copy[0], "mitigation_matrices", spoil)
-    with pytest.raises(RunDirectoryError, match=re.escape(said)) as refused:
+    with pytest.raises(RunDirectoryError, match=re.escape(text)) as refused:
         write_report(*copy)
     assert str(refused.value).startswith(f"'{copy[0]}/mitigation_matrices.parquet': ")
 
@@ -433,10 +435,10 @@ def test_matrices_that_do_not_belong_to_the_cases_are_refused_by_name(
 def test_matrices_are_read_whole_in_any_order_of_rows(alone: Trial) -> None:
     table = pq.read_table(alone[0] / "mitigation_matrices.parquet")
     cases = cases_of(pq.read_table(alone[0] / "mitigation.parquet"))
-    found = matrices_of(table, cases, "it")
+    matrices = matrices_of(table, cases, "it")
     again = matrices_of(table.sort_by([("w_after", "descending")]), cases, "it")
-    assert {key: set(steps) for key, steps in found.items()} == {key: set(steps) for key, steps in again.items()}
-    for key, steps in found.items():
+    assert {key: set(steps) for key, steps in matrices.items()} == {key: set(steps) for key, steps in again.items()}
+    for key, steps in matrices.items():
         case = next(case for case in cases if case.key == key)
         for step, matrix in steps.items():
             gains, shuffled = matrix.gamma(case.chosen), again[key][step].gamma(case.chosen)

@@ -83,9 +83,9 @@ def server(tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "WHEN_REQUIRED")  # nanio knows no others
-    found = Server(tmp_path / "served")
-    yield found
-    found.kill()
+    server = Server(tmp_path / "served")
+    yield server
+    server.kill()
 
 
 def overwrite(server: Server, name: str, content: bytes) -> None:
@@ -95,7 +95,7 @@ def overwrite(server: Server, name: str, content: bytes) -> None:
         stream.write(content)
 
 
-def test_what_was_committed_is_what_is_read_and_a_second_commit_adopts_it(server):
+def test_a_committed_shard_is_read_back_and_a_second_commit_keeps_it(server):
     store = Store(server.uri())
     store.probe()
     assert store.names(FOLDER) == set()
@@ -121,7 +121,7 @@ def test_a_shard_on_object_storage_is_the_file_that_a_local_store_holds(server, 
         assert list(pd.read_parquet(file)["seed"]) == list(range(8))
 
 
-def test_a_small_shard_is_one_put_and_a_large_one_an_upload_that_is_completed_at_its_end(server):
+def test_a_small_shard_is_one_put_and_a_large_one_a_multipart_upload(server):
     store = Store(server.uri())
     for number, size in ((1, 1_000_000), (2, 1_500_000)):
         store.commit(shard(number), images(number, size))
@@ -153,8 +153,8 @@ def test_what_is_altered_cut_short_or_foreign_is_found_and_moved_out_of_the_way(
         with pytest.raises(StoreError):
             store.read(shard(number))
     assert store.names(FOLDER) == {shard(0), shard(1), shard(3)}
-    found = {name: problem.kind if problem else "sound" for name, problem in store.verify()}
-    assert found == {
+    verified = {name: problem.kind if problem else "sound" for name, problem in store.verify()}
+    assert verified == {
         shard(0): "damaged",
         shard(1): "damaged",
         shard(2): "damaged",
@@ -176,7 +176,7 @@ def _commit(root: str, size: int, numbers: range, ready: str) -> None:
         Path(ready).touch()
 
 
-def test_two_that_commit_the_same_shards_leave_each_once_and_whole(server, tmp_path):
+def test_two_writers_of_the_same_shards_leave_each_once_and_complete(server, tmp_path):
     context = multiprocessing.get_context("spawn")
     numbers = range(60)
     writers = [
@@ -194,7 +194,7 @@ def test_two_that_commit_the_same_shards_leave_each_once_and_whole(server, tmp_p
 
 
 @pytest.mark.parametrize("megabytes", [4, 24])
-def test_a_writer_killed_in_the_middle_of_an_upload_leaves_whole_shards_only(server, tmp_path, megabytes):
+def test_a_writer_killed_in_the_middle_of_an_upload_leaves_only_complete_shards(server, tmp_path, megabytes):
     """SIGKILL at random moments of commits that are one PUT (4 MB) or an upload in parts (24 MB)."""
     context, moments = multiprocessing.get_context("spawn"), random.Random(megabytes)
     size, meant = megabytes * 125_000, {}
@@ -216,14 +216,14 @@ def test_a_writer_killed_in_the_middle_of_an_upload_leaves_whole_shards_only(ser
         assert store.read(name).equals(images(meant[name], size).cast(store.read(name).schema))
 
 
-def test_a_parameter_that_an_s3_uri_has_not_is_an_error_that_names_the_nearest():
+def test_an_unknown_parameter_of_an_s3_uri_is_an_error_that_names_the_nearest():
     with pytest.raises(ConfigError, match="'endpoint'; did you mean 'endpoint_override'"):
         Store("s3://bucket/prefix?endpoint=127.0.0.1")
     with pytest.raises(ConfigError, match="names no bucket"):
         Store("s3:///prefix")
 
 
-def test_a_server_that_stopped_answering_is_told_in_time_and_the_same_store_goes_on_when_it_is_back(server):
+def test_a_server_that_stopped_answering_is_reported_in_time_and_the_same_store_works_when_it_is_back(server):
     store = Store(server.uri())
     store.commit(shard(1), images(1))
     server.signal(signal.SIGSTOP)
@@ -236,7 +236,7 @@ def test_a_server_that_stopped_answering_is_told_in_time_and_the_same_store_goes
     assert store.names(FOLDER) == {shard(1), shard(2)}
 
 
-def test_a_server_that_is_gone_is_told_by_every_call_and_the_same_store_goes_on_when_it_is_back(server):
+def test_a_server_that_is_gone_is_reported_by_every_call_and_the_same_store_works_when_it_is_back(server):
     store = Store(server.uri())
     store.commit(shard(1), images(1))
     server.kill()
@@ -250,9 +250,9 @@ def test_a_server_that_is_gone_is_told_by_every_call_and_the_same_store_goes_on_
         "verify": lambda: list(store.verify()),
     }
     for call in calls.values():
-        with pytest.raises(StoreUnavailable, match="cannot be reached") as told:
+        with pytest.raises(StoreUnavailable, match="cannot be reached") as error:
             call()
-        assert str(pickle.loads(pickle.dumps(told.value))) == str(told.value)
+        assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
     with pytest.raises(EnvironmentFault, match="cannot be written"):  # before work starts nothing is waited for
         store.probe()
     server.start()
@@ -262,7 +262,7 @@ def test_a_server_that_is_gone_is_told_by_every_call_and_the_same_store_goes_on_
 
 
 @pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
-def test_wrong_credentials_are_a_fault_that_is_not_waited_for_and_are_never_shown(server, monkeypatch, name):
+def test_wrong_credentials_are_an_error_at_once_and_are_never_shown(server, monkeypatch, name):
     Store(server.uri()).commit(shard(1), images(1))
     wrong = "wrong-and-secret-all-the-same"
     monkeypatch.setenv(name, wrong)
@@ -274,20 +274,20 @@ def test_wrong_credentials_are_a_fault_that_is_not_waited_for_and_are_never_show
         lambda: store.names(FOLDER),
         lambda: store.quarantine(shard(1)),
     ):
-        with pytest.raises(EnvironmentFault, match=r"denies access.*AWS_ACCESS_KEY_ID") as told:
+        with pytest.raises(EnvironmentFault, match=r"denies access.*AWS_ACCESS_KEY_ID") as error:
             call()
-        assert wrong not in str(told.value)
-        assert SECRET not in str(told.value)
+        assert wrong not in str(error.value)
+        assert SECRET not in str(error.value)
 
 
-def test_a_bucket_that_does_not_exist_is_a_fault_and_never_an_empty_store(server):
+def test_a_bucket_that_does_not_exist_is_an_error_and_never_an_empty_store(server):
     store = Store(server.uri("nowhere"))
     for call in (store.probe, store.folders, lambda: store.names(FOLDER), lambda: store.commit(shard(1), images(1))):
         with pytest.raises(EnvironmentFault, match="has no bucket"):
             call()
 
 
-def test_a_server_that_keeps_other_bytes_than_it_was_given_is_found_before_work_starts(server, monkeypatch):
+def test_a_server_that_stores_other_bytes_than_it_was_given_is_noticed_before_work_starts(server, monkeypatch):
     """nanio keeps the checksum that is sent behind the content as content, unless it is told not to be sent."""
     monkeypatch.delenv("AWS_REQUEST_CHECKSUM_CALCULATION")
     with pytest.raises(EnvironmentFault, match="AWS_REQUEST_CHECKSUM_CALCULATION=WHEN_REQUIRED"):
@@ -307,7 +307,7 @@ def test_a_server_that_keeps_other_bytes_than_it_was_given_is_found_before_work_
     ],
 )
 def test_a_uri_with_credentials_is_refused_and_not_shown(uri):
-    with pytest.raises(ConfigError, match=r"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") as told:
+    with pytest.raises(ConfigError, match=r"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") as error:
         Store(uri)
-    assert "hidden" not in str(told.value)
+    assert "hidden" not in str(error.value)
     assert "hidden" not in without_secrets(f"error: no '{uri}'")

@@ -131,12 +131,12 @@ def test_images_are_the_stores_and_can_be_decoded(trial: tuple[Path, str]) -> No
         (answers["model"] == "pictogram-birch") & (answers["subject"] == "nurse") & (answers["source_axis"] == "")
     ]
     keys = initial.drop_duplicates("image").sort_values("image")["image_key"].head(8).tolist()
-    held = {
+    stored = {
         row["image_key"]: row["image"]["bytes"]
         for path in Path(store).glob("images/*/*.parquet")
         for row in pq.read_table(path).to_pylist()
     }
-    assert shown[:8] == [held[key] for key in keys]
+    assert shown[:8] == [stored[key] for key in keys]
     for image in shown:
         assert Image.open(io.BytesIO(image)).size == (64, 64)
     assert len(re.findall('<img [^>]*alt="Image', article)) == len(shown)
@@ -204,7 +204,7 @@ def test_a_run_without_truth_shows_nothing_of_it(trial: tuple[Path, str]) -> Non
 
 
 @pytest.mark.parametrize("off", [0.0, 0.4])
-def test_measured_is_stands_beside_exact_is_with_figures_that_anyone_can_check(
+def test_measured_is_is_shown_beside_exact_is_with_figures_that_can_be_checked(
     true_trial: tuple[Path, str], tmp_path: Path, off: float
 ) -> None:
     run, store = tmp_path / "run", true_trial[1]
@@ -259,7 +259,7 @@ def test_every_entry_is_a_dot_at_its_place_and_own_axes_are_squares(true_trial: 
     assert 0.8 < max(place) < 1
 
 
-def test_the_exact_matrix_stands_beside_the_measured_one(true_trial: tuple[Path, str]) -> None:
+def test_the_exact_matrix_is_shown_beside_the_measured_one(true_trial: tuple[Path, str]) -> None:
     run, store = true_trial
     page = page_of(run, store)
     exact = pd.read_parquet(run / "truth.parquet")
@@ -300,7 +300,7 @@ def test_a_full_page_takes_no_more_images(trial: tuple[Path, str], monkeypatch: 
 
 
 @pytest.mark.parametrize("person", [True, False])
-def test_it_does_not_matter_how_many_answers_are_read_at_a_time(
+def test_the_number_of_answers_read_at_a_time_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, person: bool
 ) -> None:
     run, store = run_of(tmp_path, worlds=("elm",), axes=("gender",), images=8, person=person)
@@ -309,7 +309,7 @@ def test_it_does_not_matter_how_many_answers_are_read_at_a_time(
     assert page_of(run, store) == at_once
 
 
-def test_columns_may_lie_in_another_order(tmp_path: Path) -> None:
+def test_columns_may_be_in_any_order(tmp_path: Path) -> None:
     run, store = run_of(tmp_path, worlds=("elm",), axes=("gender",), images=8)
     page = page_of(run, store)
     answers = pq.read_table(run / "answers.parquet")
@@ -323,7 +323,7 @@ def test_without_a_person_question_every_image_counts(tmp_path: Path) -> None:
     assert "Images without a person" not in page
 
 
-def test_a_record_of_the_fingerprint_alone_is_enough(tmp_path: Path) -> None:
+def test_a_run_json_with_only_the_fingerprint_is_enough(tmp_path: Path) -> None:
     run, store = run_of(tmp_path, axes=("gender",), images=2)
     fingerprint = json.loads((run / "run.json").read_text())["fingerprint"]
     (run / "run.json").write_text(json.dumps({"fingerprint": fingerprint}))
@@ -350,7 +350,7 @@ def test_a_truncated_table_is_named(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "content"), [("run.json", '{"state": '), ("run.json", "[]"), ("config.yaml", "a: [")])
-def test_a_broken_record_is_named(tmp_path: Path, name: str, content: str) -> None:
+def test_a_broken_run_json_is_named(tmp_path: Path, name: str, content: str) -> None:
     run, store = run_of(tmp_path, axes=("gender",), images=2)
     (run / name).write_text(content)
     with pytest.raises(RunDirectoryError, match=re.escape(name)):

@@ -52,28 +52,28 @@ def images(number: int, size: int = 200) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=IMAGE_SHARD)
 
 
-def test_what_was_committed_is_what_is_read(tmp_path):
+def test_a_committed_shard_is_read_back(tmp_path):
     store = Store(tmp_path)
     assert store.commit(shard(1), images(1))
     assert store.read(shard(1)).to_pylist() == images(1).to_pylist()
     assert store.names(FOLDER) == {shard(1)}
 
 
-def test_the_first_commit_stays_and_the_second_is_told(tmp_path):
+def test_the_first_commit_stays_and_the_second_returns_false(tmp_path):
     store = Store(tmp_path)
     assert store.commit(shard(1), images(1))
     assert not store.commit(shard(1), images(2))
     assert store.read(shard(1)).to_pylist() == images(1).to_pylist()
 
 
-def test_the_same_rows_are_the_same_bytes(tmp_path):
+def test_the_same_rows_give_the_same_bytes(tmp_path):
     one, two = Store(tmp_path / "one"), Store(tmp_path / "two")
     for store in (one, two):
         store.commit(shard(1), images(1))
     assert (tmp_path / "one" / shard(1)).read_bytes() == (tmp_path / "two" / shard(1)).read_bytes()
 
 
-def test_every_flipped_byte_is_found(tmp_path):
+def test_every_flipped_byte_is_noticed(tmp_path):
     store = Store(tmp_path)
     store.commit(shard(1), images(1, size=20))
     path = tmp_path / shard(1)
@@ -98,8 +98,8 @@ def test_verify_names_what_is_damaged_temporary_and_foreign_and_passes_what_is_s
     (folder / ".half.parquet.123.abcd1234.tmp").write_bytes(b"half")
     (folder / "notes.txt").write_text("mine")
     (tmp_path / "elsewhere").mkdir()
-    found = {name: problem.kind if problem else "sound" for name, problem in store.verify()}
-    assert found == {
+    verified = {name: problem.kind if problem else "sound" for name, problem in store.verify()}
+    assert verified == {
         shard(0): "damaged",
         shard(1): "damaged",
         shard(2): "sound",
@@ -115,9 +115,9 @@ def test_verify_finds_a_sound_shard_under_the_name_of_another(tmp_path):
     for number in range(2):
         store.commit(shard(number), images(number))
     (tmp_path / shard(0)).write_bytes((tmp_path / shard(1)).read_bytes())
-    found = {name: problem for name, problem in store.verify() if problem}
-    assert list(found) == [shard(0)]
-    assert "another batch" in found[shard(0)].message
+    verified = {name: problem for name, problem in store.verify() if problem}
+    assert list(verified) == [shard(0)]
+    assert "another batch" in verified[shard(0)].message
 
 
 def test_a_shard_cut_short_is_not_listed_and_can_be_made_again(tmp_path):
@@ -316,7 +316,7 @@ def _commit_forever(root: str, first: int) -> None:
 
 
 @pytest.mark.slow  # kills writers over and over
-def test_a_writer_killed_at_any_moment_leaves_whole_shards_only(tmp_path):
+def test_a_writer_killed_at_any_moment_leaves_only_complete_shards(tmp_path):
     """SIGKILL, 12 times at random moments: every listed shard reads back as it was meant."""
     moments = random.Random(3)
     context = multiprocessing.get_context("spawn")
@@ -360,7 +360,7 @@ def small(tmp_path):
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_full_disk_is_waited_for_and_the_same_store_goes_on_once_there_is_room(small):
+def test_a_full_disk_is_waited_for_and_the_same_store_works_once_there_is_room(small):
     store = Store(small / "store")
     store.probe()
     store.commit(shard(1), images(1))
@@ -426,7 +426,7 @@ def test_an_unmounted_share_is_waited_for_and_never_written_to_beneath(small, tm
     subprocess.run(["umount", share], check=True)
 
 
-def test_who_comes_while_a_share_is_not_mounted_writes_nothing_beneath(small, tmp_path):
+def test_a_store_opened_while_its_share_is_not_mounted_writes_nothing_beneath(small, tmp_path):
     """A replica that starts in the meantime has never seen the store, and must not take the mount point for it."""
     share = tmp_path / "share"
     share.mkdir()
@@ -447,7 +447,7 @@ def test_who_comes_while_a_share_is_not_mounted_writes_nothing_beneath(small, tm
     "content",
     ["", "[" * 100_000, '{"batches": 1e999, "seconds": 1, "load_seconds": 1}', '{"batches": 2, "seconds": NaN}', "[]"],
 )
-def test_costs_that_are_none_are_as_if_there_were_none(tmp_path, content):
+def test_a_costs_file_that_makes_no_sense_counts_as_none(tmp_path, content):
     store = Store(tmp_path / "store")
     write_costs(store, {FOLDER: MeasuredCosts(3, 1.5, 2.0)})
     assert read_costs(store, FOLDER) == MeasuredCosts(3, 1.5, 2.0)
@@ -479,13 +479,13 @@ def closed(tmp_path):
         folder.chmod(0o700)
 
 
-def test_a_store_that_this_user_may_not_write_is_a_fault_that_is_not_waited_for(closed, nobody):
+def test_a_store_that_this_user_may_not_write_is_an_error_at_once(closed, nobody):
     for call in (closed.probe, lambda: closed.commit(shard(2), images(2)), lambda: closed.quarantine(shard(1))):
         with pytest.raises(EnvironmentFault, match=r"denies access: .*Permission denied.*this user must be allowed"):
             call()
 
 
-def test_a_shard_that_is_not_there_is_no_fault_of_the_store(tmp_path):
+def test_an_absent_shard_is_not_an_error_of_the_store(tmp_path):
     store = Store(tmp_path / "not yet")
     with pytest.raises(FileNotFoundError):
         store.read(shard(1))

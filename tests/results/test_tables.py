@@ -193,7 +193,7 @@ def test_probability_and_prompt_are_kept_and_columns_may_come_in_any_order(tmp_p
         ),
     ],
 )
-def test_what_is_no_answers_table_is_refused_in_one_line(
+def test_a_file_that_is_not_an_answers_table_is_refused_in_one_line(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     path = tmp_path / name
@@ -212,7 +212,7 @@ def test_null_answers_in_parquet_are_refused_with_their_row(tmp_path: Path) -> N
         read_answers(tmp_path / "a.parquet")
 
 
-def test_columns_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_columns_that_are_not_text_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({name: [["x"]] for name in SEVEN}), tmp_path / "a.parquet")
     with pytest.raises(AnswersError, match="column 'model' holds values that are not string"):
         read_answers(tmp_path / "a.parquet")
