@@ -236,7 +236,7 @@ def test_a_sweep_of_the_wheel_is_not_led_astray_by_the_names_of_a_user_s_own_fil
     home.mkdir()
     environment(home, tree_wheel)
     user = tmp_path / "user"
-    for name in ("runner.py", "actors.py", "results/__init__.py"):
+    for name in ("runner.py", "actors.py", "types.py", "random.py", "results/__init__.py", "seesaw/__init__.py"):
         (user / name).parent.mkdir(parents=True, exist_ok=True)
         (user / name).write_text(f"raise ImportError('the user has a {name} of their own')\n")
     (user / "small.yaml").write_text(textwrap.dedent(CONFIG))
