@@ -62,7 +62,7 @@ def folder(tmp_path) -> Path:
 
 def check_run(folder: Path) -> None:
     run = seesaw.read_run(folder / "outputs/small")
-    assert run.run["state"] == "done"
+    assert run.run_json["state"] == "done"
     assert isinstance(run.sweep.matrix, pd.DataFrame)
 
 
@@ -81,7 +81,7 @@ def test_a_notebook_does_the_same_and_shows_the_progress_in_the_cell(folder):
     where = {"metadata": {"path": str(folder)}}
     done = nbclient.NotebookClient(notebook, kernel_name="python3", timeout=400, resources=where).execute()
     shown = ["".join(output.get("text", "") for output in cell.outputs) for cell in done.cells]
-    assert shown[0] == ""
+    assert "batches" not in shown[0]  # it is asked for no progress; Ray itself may say what it misses in a notebook
     assert "nothing to do" in shown[1]
     assert "done in" in shown[2]
     assert f"all done in {folder}" in shown[2]
