@@ -1,4 +1,4 @@
-"""What an actor's process does: first its own log file and share of the CPU; and when its engine dies, so does it."""
+"""The process of an actor: its log file, its CPU threads, and its end when its engine dies."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from typing import Any
 from seesaw.results.errors import StoreUnavailable
 from seesaw.results.secrets import without_secrets
 
-__all__ = ["DEAD", "begin", "kept", "mortal"]
+__all__ = ["ENGINE_DIED", "exit_if_engine_died", "forget_after", "set_up_process"]
 
-DEAD = 70  #: exit status of an actor whose engine or device died
+ENGINE_DIED = 70  #: exit status of an actor whose engine or device died
 log = logging.getLogger(__name__)
 
 
-def begin(name: str, log_file: str, threads: int) -> None:
+def set_up_process(name: str, log_file: str, threads: int) -> None:
     """Send this process' output to `log_file` and limit its CPU threads.
 
-    On a node that cannot see the run directory the output stays in Ray's own log of the worker. Threads are fixed by
-    the config because float sums on a CPU depend on their number.
+    On a node that cannot see the run directory the output stays in Ray's own log of the worker. The config fixes the
+    number of threads because sums of floats on a CPU depend on it.
     """
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(threads)
-    folder = os.path.dirname(log_file)
-    if os.path.isdir(folder):
-        handle = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    if os.path.isdir(os.path.dirname(log_file)):
+        descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         sys.stdout.flush()
         sys.stderr.flush()
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
-        os.close(handle)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
     logging.basicConfig(level=logging.INFO, force=True)
     logging.getLogger().handlers[0].setFormatter(_Masked(f"%(asctime)s {name} %(levelname)s %(message)s"))
     log.info("process %d starts", os.getpid())
@@ -47,10 +46,10 @@ class _Masked(logging.Formatter):
 
 
 @contextmanager
-def mortal(engine: Any) -> Iterator[None]:
-    """End the process (status DEAD) if the engine or its device dies in the block, so that no retry meets a corpse.
+def exit_if_engine_died(engine: Any) -> Iterator[None]:
+    """End the process (status ENGINE_DIED) if the engine or its device dies in the block.
 
-    A dead engine in a living actor fails every batch that it is sent (ray#60145); a dead process is replaced.
+    A dead engine in a living actor fails every batch that it is given (ray#60145). The fleet replaces a dead process.
     """
     try:
         yield
@@ -60,25 +59,28 @@ def mortal(engine: Any) -> Iterator[None]:
             raise
         log.exception("the engine died; process %d ends", os.getpid())
         sys.stderr.flush()
-        os._exit(DEAD)
+        os._exit(ENGINE_DIED)
 
 
 @contextmanager
-def kept(work: dict[str, Any], key: str) -> Iterator[None]:
-    """Forget `work[key]` after the block, unless that ends for want of the store: then the same call goes on later."""
-    away = False
+def forget_after(waiting: dict[str, Any], key: str) -> Iterator[None]:
+    """Remove `waiting[key]` after the block, unless the store was unavailable: the same call then commits it later."""
+    unavailable = False
     try:
         yield
     except StoreUnavailable:
-        away = True
+        unavailable = True
         raise
     finally:
-        if not away:
-            work.pop(key, None)
+        if not unavailable:
+            waiting.pop(key, None)
 
 
 def _died(engine: Any, error: Exception) -> bool:
-    """Whether nothing can be asked any more: vLLM's engine is gone, or the device is (by name: neither is imported)."""
+    """Whether the engine can be asked nothing any more: vLLM's engine or the device is gone.
+
+    Errors are known by their names, so that neither vLLM nor torch is imported for this.
+    """
     names = {kind.__name__ for kind in type(error).__mro__}
     device = "CUDA error" in str(error) or "HIP error" in str(error)
     return not getattr(engine, "alive", True) or device or bool(names & {"EngineDeadError", "AcceleratorError"})

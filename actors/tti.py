@@ -1,4 +1,4 @@
-"""The TTI actor: an engine in a process of its own, which commits what it makes before anybody reads it."""
+"""The TTI actor: an engine in a process of its own, whose images are committed before anything reads them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from PIL import Image
 
 from seesaw.actors.engines import BLANK, REASONS, Withheld
 from seesaw.actors.plugins import Plugin
-from seesaw.actors.process import begin, kept, mortal
+from seesaw.actors.process import exit_if_engine_died, forget_after, set_up_process
 from seesaw.results.errors import StoreError
 from seesaw.results.images import opaque_rgb, open_image
 from seesaw.results.store.store import IMAGE_SHARD, Store
 
 __all__ = ["BLANK", "ImageBatch", "TTIActor", "read_images"]
 
-VAIN = 3  #: batches in a row that were made once more and were blank again, before that is given up
-EVEN = 2  #: grey levels between the darkest and the lightest pixel of an image that shows nothing
+#: after so many batches in a row whose second try had blank images too, no second try is made any more
+MAX_VAIN_RETRIES = 3
+#: an image is blank if its darkest and its lightest pixel differ by no more grey levels, in every channel
+BLANK_RANGE = 2
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """A fixed run of seeds of one cell: what to make, and the shard that it becomes."""
+    """A fixed run of seeds of one cell: what to make, and the shard that it is committed as."""
 
     shard: str
     model: str
@@ -40,10 +42,10 @@ class ImageBatch:
 
 
 class TTIActor:
-    """Thin: what it knows of diffusers, pictograms or an API is the engine's name.
+    """An engine in a process of its own. All that it knows of diffusers, pictograms or an API is where the engine is.
 
-    A batch takes two calls: `generate` keeps the device busy, `commit` encodes and writes while the next batch is
-    already being made (the fleet runs it in a concurrency group, that is a thread, of its own).
+    A batch takes two calls. `generate` uses the device. `commit` encodes and writes while the next batch is being made:
+    the fleet calls it in a concurrency group, that is a thread, of its own.
     """
 
     def __init__(
@@ -51,12 +53,15 @@ class TTIActor:
     ) -> None:
         self._args = name, engine, settings
         self._store = Store(store, exists=True)
-        self._vain = 0
-        self._made: dict[str, list[bytes | Image.Image | Withheld]] = {}  # what waits for its commit
-        begin(name, log, threads)
+        self._vain_retries = 0
+        self._uncommitted: dict[str, list[bytes | Image.Image | Withheld]] = {}  # images by shard
+        set_up_process(name, log, threads)
 
     def load(self) -> dict[str, Any]:
-        """Load the engine; a typed error instead of an actor that dies while it is made."""
+        """Load the engine.
+
+        It is a call of its own because an actor whose constructor raises just dies; the errors of a call reach the caller.
+        """
         name, engine, settings = self._args
         began = time.monotonic()
         self._engine = engine.load()(settings)
@@ -65,32 +70,33 @@ class TTIActor:
     def generate(self, batch: ImageBatch) -> float:
         """Make one batch and keep it for `commit`; returns the seconds that it took.
 
-        A batch with a blank image is made once more, whole: what was a hiccup of the device goes away, what belongs to
-        prompt and seed comes again and is recorded as blank.
+        A batch with a blank image is made a second time, whole. If the device had failed for a moment, the second try
+        has no blank image. If the blank image comes from prompt and seed, it comes again and is recorded as blank.
         """
         began = time.monotonic()
-        made = self._attempt(batch)
-        if _blanks(made) and self._vain < VAIN:
-            log.warning("%d blank images in %s; made once more", _blanks(made), batch.shard)
-            made = self._attempt(batch)
-            self._vain = self._vain + 1 if _blanks(made) else 0
-        self._made[batch.shard] = made
+        images = self._attempt(batch)
+        if _blanks(images) and self._vain_retries < MAX_VAIN_RETRIES:
+            log.warning("%d blank images in %s; made once more", _blanks(images), batch.shard)
+            images = self._attempt(batch)
+            self._vain_retries = self._vain_retries + 1 if _blanks(images) else 0
+        self._uncommitted[batch.shard] = images
         return time.monotonic() - began
 
     def _attempt(self, batch: ImageBatch) -> list[bytes | Image.Image | Withheld]:
-        with mortal(self._engine):
-            made: list[Any] = list(self._engine.generate(batch.prompt, batch.seeds, batch.adapter))
-        if len(made) != len(batch.seeds):
-            raise RuntimeError(f"the engine made {len(made)} images for {len(batch.seeds)} seeds")
-        return [_sound(seed, image) for seed, image in zip(batch.seeds, made, strict=True)]
+        with exit_if_engine_died(self._engine):
+            images: list[Any] = list(self._engine.generate(batch.prompt, batch.seeds, batch.adapter))
+        if len(images) != len(batch.seeds):
+            raise RuntimeError(f"the engine made {len(images)} images for {len(batch.seeds)} seeds")
+        return [_checked(seed, image) for seed, image in zip(batch.seeds, images, strict=True)]
 
     def commit(self, batch: ImageBatch) -> tuple[tuple[int, int], list[bytes | Withheld]]:
         """Encode and commit what `generate` made: (blank images, bytes of all), and all *as the store holds them*.
 
-        What was made is kept until it is committed: where the store is full or away, the same call goes on later.
+        The images are kept until they are committed. If the store is full or unavailable, the same call commits them
+        later.
         """
-        with kept(self._made, batch.shard):
-            table = _table(batch, self._made[batch.shard])
+        with forget_after(self._uncommitted, batch.shard):
+            table = _table(batch, self._uncommitted[batch.shard])
             if not self._store.commit(batch.shard, table):
                 table = self._store.read(batch.shard)
         images = _images(table, batch.shard, batch.image_keys)
@@ -101,14 +107,14 @@ def _blanks(images: Sequence[bytes | Image.Image | Withheld]) -> int:
     return sum(isinstance(image, Withheld) and image.reason == BLANK for image in images)
 
 
-def _sound(seed: int, made: Any) -> bytes | Image.Image | Withheld:
-    """What an engine made of one seed, withheld as blank if it shows one even colour; TypeError if it is no image."""
+def _checked(seed: int, made: Any) -> bytes | Image.Image | Withheld:
+    """What an engine made from one seed, withheld as blank if it shows one even colour. TypeError if it is no image."""
     if isinstance(made, Withheld):
         if made.reason not in REASONS:
             raise TypeError(
                 f"the engine withheld the image of seed {seed} for '{made.reason}'; known: {', '.join(REASONS)}"
             )
-        _sound(seed, made.image)  # an image it must be
+        _checked(seed, made.image)  # what is withheld must be an image too
         return made
     if isinstance(made, Image.Image):
         image = made
@@ -116,17 +122,17 @@ def _sound(seed: int, made: Any) -> bytes | Image.Image | Withheld:
         try:
             image = open_image(made)
             image.load()
-        except OSError as error:  # Pillow's own are of this kind
+        except OSError as error:  # the errors of Pillow are OSErrors
             raise TypeError(f"the engine made no image of seed {seed}: {error}") from None
     else:
         kind = type(made).__name__
         raise TypeError(f"the engine made no image of seed {seed}: expected encoded bytes or a PIL image, got {kind}")
     extrema: Any = opaque_rgb(image).getextrema()
-    return Withheld(made, BLANK) if all(high - low <= EVEN for low, high in extrema) else made
+    return Withheld(made, BLANK) if all(high - low <= BLANK_RANGE for low, high in extrema) else made
 
 
 def encoded(image: bytes | Image.Image) -> bytes:
-    """An image as it is kept: the bytes that an engine gave, or a PNG."""
+    """An image as it is stored: the bytes that the engine gave, or a PNG."""
     if isinstance(image, bytes):
         return image
     file = io.BytesIO()
@@ -150,9 +156,9 @@ def _table(batch: ImageBatch, made: Sequence[bytes | Image.Image | Withheld]) ->
 
 
 def read_images(store: Store, shard: str, image_keys: Sequence[str]) -> list[bytes | Withheld]:
-    """The encoded images of a shard in the order of `image_keys`; StoreError if it holds others.
+    """The encoded images of a shard in the order of `image_keys`. Raises StoreError if one is not in it.
 
-    Of a withheld image only the reason comes along: its pixels stay in the store.
+    Of a withheld image only the reason is returned: its pixels stay in the store.
     """
     return _images(store.read(shard), shard, image_keys)
 
@@ -162,8 +168,8 @@ def _images(table: pa.Table, shard: str, image_keys: Sequence[str]) -> list[byte
     if "withheld" not in table.column_names:  # stores from before images could be withheld
         table = table.append_column("withheld", pa.array([""] * table.num_rows))
     rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
-    held = {key: Withheld(b"", reason) if reason else image["bytes"] for key, image, reason in rows}
-    missing = [key for key in image_keys if key not in held]
+    images = {key: Withheld(b"", reason) if reason else image["bytes"] for key, image, reason in rows}
+    missing = [key for key in image_keys if key not in images]
     if missing:
         raise StoreError(f"shard '{shard}' lacks image {missing[0]}")
-    return [held[key] for key in image_keys]
+    return [images[key] for key in image_keys]

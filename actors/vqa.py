@@ -1,6 +1,6 @@
-"""Asking images a questionnaire: the person question first, and the rest only of images that show one.
+"""Asking a questionnaire about images: first whether they show a person, then the rest about those that do.
 
-The VQA actor commits the answers that it gives before anybody reads them, as the TTI actor does with images.
+The VQA actor commits its answers before anything reads them, as the TTI actor does with images.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import pyarrow as pa
 
 from seesaw.actors.engines import Reply, VQAEngine, VQAQuestion, Withheld
 from seesaw.actors.plugins import Plugin
-from seesaw.actors.process import begin, kept, mortal
+from seesaw.actors.process import exit_if_engine_died, forget_after, set_up_process
 from seesaw.actors.tti import read_images
 from seesaw.results.store.store import ANSWER_SHARD, Store
 
 __all__ = ["PERSON", "AnswerBatch", "VQAActor", "VQAQuestionnaire", "ask_images"]
 
-PERSON = -1  #: the person question's place in the answers of an image
+PERSON = -1  #: the index of the person question among the answers about an image
 
 
 @dataclass(frozen=True)
 class VQAQuestionnaire:
-    """What every image is asked. After `person` is answered no, the image is asked nothing more."""
+    """What is asked about every image. If the answer to `person` is no, nothing more is asked about it."""
 
     person: VQAQuestion | None
     questions: tuple[VQAQuestion, ...]
@@ -40,33 +40,33 @@ class VQAQuestionnaire:
 def ask_images(
     engine: VQAEngine, images: Sequence[bytes | Withheld], questionnaire: VQAQuestionnaire
 ) -> list[list[tuple[int, Reply]]]:
-    """For each image (index of the question, reply) in order; PERSON (-1) is the person question's index.
+    """For each image its (index of the question, reply), in order; PERSON (-1) is the index of the person question.
 
-    Two calls of the engine: the person question of all images, then all questions of the images that show one. A
-    withheld image is asked nothing.
+    The engine is called twice: with the person question about all images, then with all questions about the images that
+    show a person. Nothing is asked about a withheld image.
     """
     answers: list[list[tuple[int, Reply]]] = [[] for _ in images]
-    shown = {i: image for i, image in enumerate(images) if not isinstance(image, Withheld)}
-    asked = list(shown)
+    encoded = {i: image for i, image in enumerate(images) if not isinstance(image, Withheld)}
+    asked = list(encoded)
     if questionnaire.person is not None and asked:
-        first = _sound(engine, [(shown[i], (questionnaire.person,)) for i in asked])
+        first = _checked_replies(engine, [(encoded[i], (questionnaire.person,)) for i in asked])
         for i, (reply,) in zip(asked, first, strict=True):
             answers[i].append((PERSON, reply))
         asked = [i for i in asked if answers[i][0][1].answer.casefold() != "no"]
     if questionnaire.questions and asked:
-        replies = _sound(engine, [(shown[i], questionnaire.questions) for i in asked])
-        for i, found in zip(asked, replies, strict=True):
-            answers[i].extend(enumerate(found))
+        replies = _checked_replies(engine, [(encoded[i], questionnaire.questions) for i in asked])
+        for i, of_image in zip(asked, replies, strict=True):
+            answers[i].extend(enumerate(of_image))
     return answers
 
 
-def _sound(engine: VQAEngine, requests: Sequence[tuple[bytes, Sequence[VQAQuestion]]]) -> list[list[Reply]]:
-    """The engine's replies; ValueError for one that answers nothing that was asked: an error is never an answer."""
+def _checked_replies(engine: VQAEngine, requests: Sequence[tuple[bytes, Sequence[VQAQuestion]]]) -> list[list[Reply]]:
+    """The engine's replies. Raises ValueError for one that answers no question: an error never becomes an answer."""
     replies = engine.ask(requests)
-    if [len(found) for found in replies] != [len(questions) for _, questions in requests]:
+    if [len(of_image) for of_image in replies] != [len(questions) for _, questions in requests]:
         raise ValueError("the VQA engine's replies are not one for every question")
-    for (_, questions), found in zip(requests, replies, strict=True):
-        for question, reply in zip(questions, found, strict=True):
+    for (_, questions), of_image in zip(requests, replies, strict=True):
+        for question, reply in zip(questions, of_image, strict=True):
             if reply.answer not in question.choices:
                 raise ValueError(f"the VQA engine answered '{reply.answer}' to '{question.text}', which is no choice")
             p = reply.probabilities
@@ -79,7 +79,7 @@ def _sound(engine: VQAEngine, requests: Sequence[tuple[bytes, Sequence[VQAQuesti
 
 @dataclass(frozen=True)
 class AnswerBatch:
-    """One batch of images to ask, and the shard that the answers become."""
+    """One batch of images to ask about, and the shard that the answers are committed as."""
 
     shard: str
     images: str  #: the shard that holds the images
@@ -88,7 +88,7 @@ class AnswerBatch:
 
 
 class VQAActor:
-    """An engine and its questionnaire in a process of their own; what it knows of vLLM is the engine's name."""
+    """An engine and its questionnaire in a process of their own. All that it knows of vLLM is where the engine is."""
 
     def __init__(
         self,
@@ -103,11 +103,11 @@ class VQAActor:
         self._args = name, engine, settings
         self._store = Store(store, exists=True)
         self.questionnaire = questionnaire
-        self._answered: dict[str, pa.Table] = {}  # what could not be committed yet
-        begin(name, log, threads)
+        self._uncommitted: dict[str, pa.Table] = {}  # answers by shard
+        set_up_process(name, log, threads)
 
     def load(self) -> dict[str, Any]:
-        """Load the engine and check that it can give every answer of the questionnaire, in errors of their own type."""
+        """Load the engine and check that it can give every answer of the questionnaire. Raises what these raise."""
         name, engine, settings = self._args
         began = time.monotonic()
         self.engine: Any = engine.load()(settings)
@@ -115,21 +115,21 @@ class VQAActor:
         return {"name": name, "pid": os.getpid(), "load_seconds": time.monotonic() - began}
 
     def answer(self, batch: AnswerBatch, images: Sequence[bytes | Withheld] | None = None) -> pa.Table:
-        """Ask a batch (its encoded images, or None: those of the store) and commit; the answers as stored.
+        """Ask about a batch (its encoded images, or with None those in the store), commit, and return what is stored.
 
-        Where the store is full or away the answers are kept, and the same call commits them later.
+        If the store is full or unavailable the answers are kept, and the same call commits them later.
         """
-        if batch.shard not in self._answered:
+        if batch.shard not in self._uncommitted:
             if images is None:
                 images = read_images(self._store, batch.images, batch.image_keys)
-            self._answered[batch.shard] = _table(batch, images, self.questionnaire, self.ask(images))
-        with kept(self._answered, batch.shard):
-            table = self._answered[batch.shard]
+            self._uncommitted[batch.shard] = _table(batch, images, self.questionnaire, self.ask(images))
+        with forget_after(self._uncommitted, batch.shard):
+            table = self._uncommitted[batch.shard]
             return table if self._store.commit(batch.shard, table) else self._store.read(batch.shard)
 
     def ask(self, images: Sequence[bytes | Withheld]) -> list[list[tuple[int, Reply]]]:
-        """`ask_images`, in a process that ends with its engine."""
-        with mortal(self.engine):
+        """`ask_images`; the process ends if the engine dies."""
+        with exit_if_engine_died(self.engine):
             return ask_images(self.engine, images, self.questionnaire)
 
     def metrics(self) -> dict[str, Any]:
@@ -142,13 +142,13 @@ def _table(
     questionnaire: VQAQuestionnaire,
     answers: Sequence[Sequence[tuple[int, Reply]]],
 ) -> pa.Table:
-    """The answers as a shard; a withheld image has one row, without a question, whose answer is the reason."""
+    """The answers as a shard. A withheld image has one row, without a question, whose answer is the reason."""
     rows: list[dict[str, Any]] = []
-    for key, image, found in zip(batch.image_keys, images, answers, strict=True):
+    for key, image, of_image in zip(batch.image_keys, images, answers, strict=True):
         if isinstance(image, Withheld):
             nothing = {"question": "", "choices": [], "probabilities": [], "mass": 0.0}
             rows.append({"image_key": key, **nothing, "answer": image.reason, "vlm": batch.vlm})
-        for number, reply in found:
+        for number, reply in of_image:
             question = questionnaire.person if number == PERSON else questionnaire.questions[number]
             assert question is not None  # PERSON comes from a questionnaire that has the question
             rows.append(

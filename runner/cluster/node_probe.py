@@ -1,6 +1,6 @@
-"""What a node says of itself when it is asked: its versions, its memory, what its engines lack, if it sees the store.
+"""What a node reports about itself: its versions, its memory, what its engines lack, whether it sees the store.
 
-Every node is asked by a task of its own that takes no CPU and no GPU, all at once, within `PATIENCE`.
+Each node runs one probe, a Ray task that takes no CPU and no GPU. All nodes are probed at once, within `PATIENCE`.
 """
 
 from __future__ import annotations
@@ -30,28 +30,37 @@ from seesaw.results.errors import EnvironmentFault, SeesawError
 from seesaw.results.secrets import first_line
 from seesaw.results.store.filesystem import open_filesystem
 
-__all__ = ["LIBRARIES", "Asked", "NodeReport", "StoreMarker", "ask", "engine_lacks", "look", "versions"]
+__all__ = [
+    "LIBRARIES",
+    "EngineCheck",
+    "NodeReport",
+    "StoreMarker",
+    "engine_lacks",
+    "probe_nodes",
+    "probe_this_machine",
+    "versions",
+]
 
-PATIENCE = 60.0  #: seconds that a node has for its answer
-STEP = 0.5  #: seconds after which it is seen that nobody waits for an answer any more
-LIBRARIES = ("torch", "diffusers", "transformers", "vllm")  #: what numbers come from
-UNSEEN = "unseen"  #: a node that does not see the driver's mark in the store
+PATIENCE = 60.0  #: seconds that a node has to answer
+STEP = 0.5  #: seconds between two looks whether anything still waits for the answers
+LIBRARIES = ("torch", "diffusers", "transformers", "vllm")  #: whose versions change the numbers
+UNSEEN = "unseen"  #: what a node reports of the store if it does not see the driver's marker there
 
-Asked = tuple[str, Plugin, Mapping[str, Any]]  #: the name of a model or VLM, its engine, the engine's settings
+EngineCheck = tuple[str, Plugin, Mapping[str, Any]]  #: the name of a model or VLM, its engine, the engine's settings
 
 
 @dataclass(frozen=True)
 class NodeReport:
-    versions: Mapping[str, str]  #: of what is installed of Seesaw, Python, Ray and LIBRARIES
-    gpu_gb: float = math.inf  #: of its largest GPU, if it says
+    versions: Mapping[str, str]  #: of Seesaw, Python, Ray and LIBRARIES, as far as they are installed
+    gpu_gb: float = math.inf  #: of its largest GPU; infinite if unknown
     memory_gb: float = math.inf
     lacks: Mapping[str, str] = field(default_factory=dict)  #: model or VLM -> why it cannot be loaded there
-    store: str = ""  #: why its work cannot be kept
+    store: str = ""  #: why its results could not be stored; "" if they can
 
 
 @dataclass(frozen=True)
 class StoreMarker:
-    """A file of a few bytes in the store, that one end writes and the other reads. Raises what pyarrow raises."""
+    """A file of a few bytes in the store, which one machine writes and another reads. Raises what pyarrow raises."""
 
     place: fs.FileSystem
     path: str
@@ -77,8 +86,8 @@ class StoreMarker:
         with suppress(FileNotFoundError):
             self.place.delete_file(self.path)
 
-    def of(self, node: str) -> StoreMarker:
-        """What a node writes when it has seen this one."""
+    def reply_of(self, node: str) -> StoreMarker:
+        """The marker that a node writes once it has seen this one."""
         return StoreMarker(self.place, f"{self.path.removesuffix('.tmp')}-{node}.tmp")
 
     @property
@@ -87,33 +96,46 @@ class StoreMarker:
 
 
 def versions() -> dict[str, str]:
-    """Of what must be the same on every node. Imports nothing; Seesaw's has the first digits of its code's SHA-256."""
+    """The versions that must be the same on every node. Imports none of the libraries.
+
+    Seesaw's version has the first digits of the SHA-256 of its code.
+    """
     found = {"Seesaw": f"{metadata.version('seesaw')} (code {_code()})"}
     found["Python"] = ".".join(platform.python_version_tuple()[:2])
     for package in ("ray", *LIBRARIES):
-        for name in (package, f"{package}-cpu"):  # vLLM has another name where it is made for CPUs
+        for name in (package, f"{package}-cpu"):  # vLLM for CPUs has another name
             with suppress(metadata.PackageNotFoundError):
                 found.setdefault(package, metadata.version(name))
     return found
 
 
 def _code() -> str:
-    root, whole = Path(__file__).resolve().parents[2], hashlib.sha256()
+    """The first digits of the SHA-256 of Seesaw's Python files; the same in a checkout and where it is installed."""
+    root, digest = Path(__file__).resolve().parents[2], hashlib.sha256()
+    top = root / "seesaw" if (root / "seesaw").is_dir() else root  # a checkout, whose rooms lie beside seesaw/
+    files = {file.name: file for file in top.glob("*.py")}
     for room in ("actors", "experiments", "results", "runner"):
-        for file in sorted((root / room).rglob("*.py")):
-            whole.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
-    return whole.hexdigest()[:8]
+        files |= {str(file.relative_to(root)): file for file in (root / room).rglob("*.py")}
+    for name in sorted(files):
+        digest.update(f"{name}\0".encode() + files[name].read_bytes())
+    return digest.hexdigest()[:8]
 
 
-def look(models: Sequence[Asked], store: str = "", mark: str = "", node: str = "") -> NodeReport:
-    """The facts of the machine that this runs on; with a `mark`, seen from another, whether they share the store."""
+def probe_this_machine(models: Sequence[EngineCheck], store: str = "", marker: str = "", node: str = "") -> NodeReport:
+    """The report of the machine that this runs on.
+
+    `marker` is the name of the driver's marker in the store, where the driver is on another machine: then the report
+    says whether the two share the store.
+    """
     with ThreadPoolExecutor() as pool:  # each may wait some seconds for what the hub says
         lacks = {model[0]: why for model, why in zip(models, pool.map(_lacks, models), strict=True) if why}
-    return NodeReport(versions(), _gpu_gb(), _machine_gb(), lacks, _kept(store, mark, node) if mark else "")
+    return NodeReport(
+        versions(), _gpu_gb(), _machine_gb(), lacks, _store_problem(store, marker, node) if marker else ""
+    )
 
 
-def engine_lacks(model: Asked) -> str:
-    """What the engine's own preflight finds to be missing, or nothing. Raises ConfigError as the engine does."""
+def engine_lacks(model: EngineCheck) -> str:
+    """What the engine's own preflight finds missing; "" if nothing. Raises ConfigError as the engine does."""
     _, plugin, settings = model
     engine = plugin.load()
     try:
@@ -124,21 +146,21 @@ def engine_lacks(model: Asked) -> str:
     return ""
 
 
-def _lacks(model: Asked) -> str:
+def _lacks(model: EngineCheck) -> str:
     try:
         return engine_lacks(model)
-    except SeesawError as error:  # the driver found nothing wrong with these settings: it is the node's files
+    except SeesawError as error:  # the driver found nothing wrong with the settings, so it is due to the node's files
         return str(error)
     except Exception as error:
         return f"{type(error).__name__}: {first_line(error)}"
 
 
-def _kept(store: str, name: str, node: str) -> str:
+def _store_problem(store: str, name: str, node: str) -> str:
     try:
-        mark = StoreMarker.at(store, name)
-        if not mark.seen():
+        marker = StoreMarker.at(store, name)
+        if not marker.seen():
             return UNSEEN
-        mark.of(node).write()
+        marker.reply_of(node).write()
     except (SeesawError, OSError, pa.ArrowException) as error:
         return f"store '{store}' cannot be read and written: {first_line(error)}"
     return ""
@@ -169,45 +191,46 @@ def _machine_gb() -> float:
     return total / 1e9
 
 
-def ask(
-    nodes: Sequence[str], models: Sequence[Asked], store: str, mark: str, leaving: Callable[[], bool]
+def probe_nodes(
+    nodes: Sequence[str], models: Sequence[EngineCheck], store: str, marker: str, leaving: Callable[[], bool]
 ) -> dict[str, NodeReport | str]:
-    """The facts of every node, by its Ray node id, or why there are none. Waits no longer once it is `leaving`."""
-    task: Any = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(_afar())
+    """The report of every node, by its Ray node id, or why there is none. Stops waiting once `leaving` is true."""
+    task: Any = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(_remote_probe())
     plain = [(name, asdict(engine), settings) for name, engine, settings in models]
-    asked = {}
+    node_of = {}
     for node in nodes:
         there = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-        asked[there.remote(plain, store, mark, node)] = node
+        node_of[there.remote(plain, store, marker, node)] = node
     ready: list[Any] = []
-    late, deadline = [*asked], time.monotonic() + PATIENCE
+    late, deadline = [*node_of], time.monotonic() + PATIENCE
     while late and not leaving() and (left := deadline - time.monotonic()) > 0:
-        ready, late = ray.wait([*asked], num_returns=len(asked), timeout=min(left, STEP))
+        ready, late = ray.wait([*node_of], num_returns=len(node_of), timeout=min(left, STEP))
     for ref in late:
         ray.cancel(ref, force=True)
-    answers: dict[str, NodeReport | str] = {asked[ref]: f"no answer within {PATIENCE:g} seconds" for ref in late}
+    answers: dict[str, NodeReport | str] = {node_of[ref]: f"no answer within {PATIENCE:g} seconds" for ref in late}
     for ref in ready:
         try:
-            answers[asked[ref]] = ray.get(ref)
+            answers[node_of[ref]] = ray.get(ref)
         except RayError as error:
-            answers[asked[ref]] = f"no answer: {first_line(error)}"
+            answers[node_of[ref]] = f"no answer: {first_line(error)}"
     return answers
 
 
-def _afar() -> Callable[..., Any]:
-    """`look` for a node that may have another Seesaw, or none: as a function in a function Ray sends its code along.
+def _remote_probe() -> Callable[..., Any]:
+    """`probe_this_machine` for a node that may have another version of Seesaw, or none.
 
-    Its arguments are plain, for the same reason: a class of Seesaw's would not arrive where Seesaw does not have it.
+    Ray sends the code of a function that is defined inside another one along with the task. The arguments are plain,
+    since a class that the node's Seesaw does not have would not arrive.
     """
 
-    def afar(models: list[tuple[str, dict[str, Any], Mapping[str, Any]]], *asked: Any) -> Any:
+    def probe(models: list[tuple[str, dict[str, Any], Mapping[str, Any]]], *asked: Any) -> Any:
         from importlib import metadata
 
         try:
             from seesaw.actors.plugins import Plugin
-            from seesaw.runner.cluster.node_probe import look
+            from seesaw.runner.cluster.node_probe import probe_this_machine
 
-            return look([(name, Plugin(**engine), settings) for name, engine, settings in models], *asked)
+            return probe_this_machine([(name, Plugin(**engine), settings) for name, engine, settings in models], *asked)
         except (ImportError, AttributeError, TypeError) as error:
             try:
                 there = metadata.version("seesaw")
@@ -215,4 +238,4 @@ def _afar() -> Callable[..., Any]:
                 return "Seesaw is not installed there"
             return f"its Seesaw ({there}) is another than the driver's: {error}"
 
-    return afar
+    return probe

@@ -1,4 +1,4 @@
-"""Before any work: whether the machine, or every node of the cluster, has what the run needs. One message, exit 4.
+"""Before work starts: whether this machine, or every node of the cluster, has what the run needs. One message, exit 4.
 
 `check_disk` and `runner.cluster.requirements.check_resources` compare what is needed with what there is; `preflight`
 asks each node that could take work for its versions, its memory, packages and weights, and whether it shares the store.
@@ -22,15 +22,15 @@ from seesaw.runner.cluster.connect import labels, leaving, named, nodes
 from seesaw.runner.cluster.node_probe import (
     LIBRARIES,
     UNSEEN,
-    Asked,
+    EngineCheck,
     NodeReport,
     StoreMarker,
-    ask,
     engine_lacks,
-    look,
+    probe_nodes,
+    probe_this_machine,
     versions,
 )
-from seesaw.runner.cluster.requirements import grouped, models_lack, resources_of, specs_of
+from seesaw.runner.cluster.requirements import lines_by_problem, models_lack, resources_of, specs_of
 from seesaw.runner.experiment import Experiment
 from seesaw.runner.plan import Plan
 from seesaw.runner.scheduling.resources import Node, places
@@ -40,9 +40,9 @@ __all__ = ["Ready", "check_disk", "preflight", "welcome"]
 
 @dataclass(frozen=True)
 class Ready:
-    """The nodes that may be given work, by their Ray node id, and those that were asked and may not.
+    """The reports of the nodes that may be given work, by Ray node id, and the nodes that were probed and may not.
 
-    `notes` tell what is no reason to stop. What of the models cannot be loaded on a node is in its facts.
+    `notes` say what is no reason to stop. Which models cannot be loaded on a node is in its report.
     """
 
     facts: Mapping[str, NodeReport] = field(default_factory=dict)
@@ -64,20 +64,20 @@ def check_disk(plan: Plan, store: str) -> None:
 
 
 def preflight(experiment: Experiment) -> Ready:
-    """Ask this machine, or every node of the cluster that could take work, for all that a run needs there.
+    """Probe this machine, or every node of the cluster that could take work, for all that the run needs there.
 
-    A model needs one node that can load it, or as many as its `cluster.replicas` take; what others lack is a note.
-    Takes no longer than a node may take to answer (`runner.cluster.node_probe.PATIENCE`) and the store to keep a few
+    A model needs one node that can load it, or as many as its `cluster.replicas` take; what other nodes lack is a note.
+    Takes no longer than a node may take to answer (`runner.cluster.node_probe.PATIENCE`) and the store to write a few
     bytes.
 
     Raises:
-        ConfigError: on this machine, what an engine finds wrong with its settings.
-        EnvironmentFault: all that is missing, on all nodes.
+        ConfigError: on this machine, an engine finds its settings wrong.
+        EnvironmentFault: something is missing; the message names all that is, on all nodes.
     """
     if experiment.cluster.address == "local":
         return _on_this_machine(experiment)
     facts, problems = _survey(experiment, nodes())
-    lacking = [*grouped(problems), *_apart(experiment, facts)]
+    lacking = [*lines_by_problem(problems), *_apart(experiment, facts)]
     short, notes = models_lack(experiment, nodes(facts), facts, cluster=True)
     lacking += short
     if lacking:
@@ -86,16 +86,16 @@ def preflight(experiment: Experiment) -> Ready:
 
 
 def welcome(experiment: Experiment, ready: Ready) -> Ready:
-    """`ready` with the nodes that have joined since, if they can take work; else their number among `refused`.
+    """`ready` with the nodes that have joined since: those that can take work, and the others among `refused`.
 
-    Blocks for as long as `preflight` may. The notes are of the newcomers alone.
+    May block for as long as `preflight`. The notes are about the new nodes alone.
 
     Raises:
-        EnvironmentFault: the store cannot be written from here now; never for what a newcomer lacks.
+        EnvironmentFault: the store cannot be written from here now. Never because a new node lacks something.
     """
     new = [node for node in nodes() if node.name not in ready.facts and node.name not in ready.refused]
     found, problems = _survey(experiment, new)
-    known, facts, notes = labels(), dict(ready.facts), [f"not used: {line}" for line in grouped(problems)]
+    known, facts, notes = labels(), dict(ready.facts), [f"not used: {line}" for line in lines_by_problem(problems)]
     refused = {node for node, _ in problems}
     for name, fact in found.items():
         label, apart = known.get(name, name), _apart(experiment, {**facts, name: fact})
@@ -109,10 +109,10 @@ def welcome(experiment: Experiment, ready: Ready) -> Ready:
 
 
 def _on_this_machine(experiment: Experiment) -> Ready:
-    asked = _asked(experiment)
+    asked = _engine_checks(experiment)
     with ThreadPoolExecutor() as pool:  # each may wait some seconds for what the hub says
         lacks = zip(asked, pool.map(engine_lacks, asked), strict=True)
-        facts = replace(look([]), lacks={model[0]: why for model, why in lacks if why})
+        facts = replace(probe_this_machine([]), lacks={model[0]: why for model, why in lacks if why})
     here = {node.name: facts for node in nodes()}
     lacking, _ = models_lack(experiment, nodes(here), here, cluster=False)
     if lacking:
@@ -120,27 +120,27 @@ def _on_this_machine(experiment: Experiment) -> Ready:
     return Ready(here)
 
 
-def _survey(experiment: Experiment, have: Sequence[Node]) -> tuple[dict[str, NodeReport], list[tuple[str, str]]]:
-    """The facts of the nodes that can work with this driver, and (node, problem) of those that cannot.
+def _survey(experiment: Experiment, nodes_now: Sequence[Node]) -> tuple[dict[str, NodeReport], list[tuple[str, str]]]:
+    """The reports of the nodes that can work with this driver, and (node, problem) of those that cannot.
 
-    Only nodes with room for something are asked. One that leaves meanwhile is neither.
+    Only nodes that can hold a replica of something are probed. A node that leaves meanwhile is in neither.
     """
-    works = [resources_of(spec) for spec in specs_of(experiment)]
-    useful = [node.name for node in have if any(places(work, [node]) for work in works)]
+    demands = [resources_of(spec) for spec in specs_of(experiment)]
+    useful = [node.name for node in nodes_now if any(places(demand, [node]) for demand in demands)]
     if not useful:
         return {}, []
     own, facts, problems = versions(), {}, []
     store, name = experiment.store, f".probe-{uuid.uuid4().hex}.tmp"
-    mark = StoreMarker.at(store, name)
-    with _marked(store, mark, useful):
-        answers = ask(useful, _asked(experiment), store, name, leaving.is_set)
+    marker = StoreMarker.at(store, name)
+    with _marked(store, marker, useful):
+        answers = probe_nodes(useful, _engine_checks(experiment), store, name, leaving.is_set)
         alive = {node.name for node in nodes()}
         for node in alive.intersection(answers):
             answer = answers[node]
             if isinstance(answer, str):
                 problems.append((node, answer))
                 continue
-            wrong = [*_differs(answer, own), *_unshared(answer, store, mark.of(node))]
+            wrong = [*_differs(answer, own), *_unshared(answer, store, marker.reply_of(node))]
             problems += [(node, why) for why in wrong]
             if not wrong:
                 facts[node] = answer
@@ -148,16 +148,16 @@ def _survey(experiment: Experiment, have: Sequence[Node]) -> tuple[dict[str, Nod
 
 
 @contextmanager
-def _marked(store: str, mark: StoreMarker, nodes: Sequence[str]) -> Iterator[None]:
-    """Leave a mark in the store for the nodes to see; after the block it is gone, and so are theirs."""
+def _marked(store: str, marker: StoreMarker, nodes: Sequence[str]) -> Iterator[None]:
+    """Write a marker into the store for the nodes to see; after the block it and theirs are removed."""
     try:
-        mark.write()
+        marker.write()
         yield
     except (OSError, pa.ArrowException) as error:
         raise EnvironmentFault(f"store '{store}' cannot be read and written: {first_line(error)}") from error
     finally:
-        for left in (mark, *map(mark.of, nodes)):
-            with suppress(OSError, pa.ArrowException):  # from a store that is away nothing can be removed
+        for left in (marker, *map(marker.reply_of, nodes)):
+            with suppress(OSError, pa.ArrowException):  # nothing can be removed from a store that is unavailable
                 left.remove()
 
 
@@ -170,10 +170,10 @@ def _differs(facts: NodeReport, own: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _unshared(facts: NodeReport, store: str, mark: StoreMarker) -> list[str]:
+def _unshared(facts: NodeReport, store: str, reply: StoreMarker) -> list[str]:
     if facts.store and facts.store != UNSEEN:
         return [facts.store]
-    if facts.store or not mark.seen():
+    if facts.store or not reply.seen():
         return [
             f"store '{store}' is a directory of the driver's machine alone, and not seen there; give a shared "
             "filesystem or an object store (store=s3://bucket/prefix)"
@@ -182,23 +182,23 @@ def _unshared(facts: NodeReport, store: str, mark: StoreMarker) -> list[str]:
 
 
 def _apart(experiment: Experiment, facts: Mapping[str, NodeReport]) -> list[str]:
-    """Libraries that are not the same on all nodes that a model may be put on: numbers would depend on the node."""
-    have, known, found = nodes(facts), labels(), []
+    """A line for each library that is not the same on all nodes that may hold a model: its numbers would differ."""
+    usable, label_of, lines = nodes(facts), labels(), []
     for spec in specs_of(experiment):
-        there = [node.name for node in have if places(resources_of(spec), [node])]
+        there = [node.name for node in usable if places(resources_of(spec), [node])]
         for library in LIBRARIES:
-            told: dict[str, list[str]] = {}
+            nodes_by_version: dict[str, list[str]] = {}
             for node in there:
                 if version := facts[node].versions.get(library):
-                    told.setdefault(version, []).append(known.get(node, node))
-            if len(told) > 1:
-                each = ", ".join(f"{version} on {named(names)}" for version, names in sorted(told.items()))
-                found.append(
+                    nodes_by_version.setdefault(version, []).append(label_of.get(node, node))
+            if len(nodes_by_version) > 1:
+                each = ", ".join(f"{version} on {named(names)}" for version, names in sorted(nodes_by_version.items()))
+                lines.append(
                     f"{library} is {each}, and numbers would depend on the node; install the same on every node, or "
                     "keep work off some (`ray start --num-cpus=0 --num-gpus=0`)"
                 )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(lines))
 
 
-def _asked(experiment: Experiment) -> list[Asked]:
+def _engine_checks(experiment: Experiment) -> list[EngineCheck]:
     return [(s.name, experiment.engines[s.name], s.settings) for s in specs_of(experiment)]

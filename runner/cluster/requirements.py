@@ -1,4 +1,4 @@
-"""What the models and the VLM need, each by itself, against what the nodes have."""
+"""What each model and the VLM needs by itself, compared with what the nodes have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seesaw.runner.experiment import Experiment
 from seesaw.runner.plan import demand_of
 from seesaw.runner.scheduling.resources import Demand, Node, places
 
-__all__ = ["Spec", "check_resources", "grouped", "models_lack", "resources_of", "specs_of"]
+__all__ = ["Spec", "check_resources", "lines_by_problem", "models_lack", "resources_of", "specs_of"]
 
 Spec = ModelConfig | VLMConfig
 
@@ -21,11 +21,11 @@ Spec = ModelConfig | VLMConfig
 def check_resources(experiment: Experiment) -> None:
     """Compare the CPUs and GPUs that each model and the VLM takes by itself with those of the nodes.
 
-    They run in turns where they do not fit beside each other. As many replicas must fit at once as `cluster.replicas`
-    asks for.
+    Models that do not fit beside each other run in turns. Of each, as many replicas must fit at once as
+    `cluster.replicas` asks for.
 
     Raises:
-        EnvironmentFault: what is missing, with what would be right. Never a wait for what will not come.
+        EnvironmentFault: what is missing, and what would be right; the run does not wait for what will never come.
     """
     have, specs = nodes(), specs_of(experiment)
     if any(spec.gpus for spec in specs) and not any(node.gpus for node in have):
@@ -39,9 +39,9 @@ def check_resources(experiment: Experiment) -> None:
         )
     short = []
     for spec in specs:
-        room = places(resources_of(spec), have)
-        if room < _count(experiment, spec):
-            short.append(f"{_line(experiment, spec)}, and there is room for {room}")
+        fitting = places(resources_of(spec), have)
+        if fitting < _count(experiment, spec):
+            short.append(f"{_line(experiment, spec)}, and there is room for {fitting}")
     if short:
         largest = max(have, key=lambda node: (node.gpus, node.cpus), default=Node("", 0, 0.0, 0.0))
         raise EnvironmentFault(
@@ -56,32 +56,33 @@ def check_resources(experiment: Experiment) -> None:
 def models_lack(
     experiment: Experiment, have: Sequence[Node], facts: Mapping[str, NodeReport], cluster: bool
 ) -> tuple[list[str], list[str]]:
-    """What keeps a model or the VLM from being served at all, and notes on nodes that cannot serve it."""
+    """What keeps a model or the VLM from being served at all, and notes about nodes that cannot serve it."""
     lacking, notes = [], []
     for spec in specs_of(experiment):
-        count, work = _count(experiment, spec), demand_of(spec, {}, 0.0)
+        count, demand = _count(experiment, spec), demand_of(spec, {}, 0.0)
         there = [node for node in have if places(resources_of(spec), [node])]
-        fit = [node for node in there if places(work, [node])]
+        fit = [node for node in there if places(demand, [node])]
         wrong = [
             (node.name, f"{spec.name}: {facts[node.name].lacks[spec.name]}")
             for node in fit
             if spec.name in facts[node.name].lacks
         ]
         able = [node for node in fit if spec.name not in facts[node.name].lacks]
-        room = places(work, able)
+        fitting = places(demand, able)
         if not there:
             lacking.append(f"{spec.name}: no node that can be used has room for it")
         elif not fit:
             lacking.append(_too_large(spec, there, cluster))
-        elif wrong and room < count:
-            lacking += grouped(wrong, len(fit)) if cluster else [why for _, why in wrong]
-        elif room < count:
+        elif wrong and fitting < count:
+            lacking += lines_by_problem(wrong, len(fit)) if cluster else [why for _, why in wrong]
+        elif fitting < count:
             lacking.append(
-                f"{spec.name}: {count} replicas of {spec.memory_gb:g} GB are asked for, and there is room for {room}; "
+                f"{spec.name}: {count} replicas of {spec.memory_gb:g} GB are asked for, and there is room for "
+                f"{fitting}; "
                 "ask for fewer (cluster.replicas)"
             )
         elif wrong:
-            notes += grouped(wrong, len(fit))
+            notes += lines_by_problem(wrong, len(fit))
     return lacking, notes
 
 
@@ -104,11 +105,11 @@ def _too_large(spec: Spec, there: Sequence[Node], cluster: bool) -> str:
     )
 
 
-def grouped(problems: Iterable[tuple[str, str]], of: int | None = None) -> list[str]:
-    """One line a problem, however many of the `of` nodes have it."""
-    known, nodes_with = labels(), dict[str, list[str]]()
+def lines_by_problem(problems: Iterable[tuple[str, str]], of: int | None = None) -> list[str]:
+    """A line for each problem, which names the nodes that have it; `of` is how many nodes there are."""
+    label_of, nodes_with = labels(), dict[str, list[str]]()
     for node, why in problems:
-        nodes_with.setdefault(why, []).append(known.get(node, node))
+        nodes_with.setdefault(why, []).append(label_of.get(node, node))
     of = of or len(nodes())
     return [
         f"on {len(names)} of {of} node{'s' * (of > 1)} ({named(names)}): {why}" for why, names in nodes_with.items()
@@ -120,7 +121,7 @@ def specs_of(experiment: Experiment) -> list[Spec]:
 
 
 def resources_of(spec: Spec) -> Demand:
-    """A replica's GPUs and CPUs alone: what Ray counts."""
+    """A replica's GPUs and CPUs without its memory: what Ray counts."""
     return replace(demand_of(spec, {}, 0.0), gpu_gb=0.0, memory_gb=0.0)
 
 

@@ -121,7 +121,7 @@ def test_a_photo_is_kept_as_the_camera_was_held(photos):
 
 
 def test_the_actor_keeps_the_files_pixels_in_the_store(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("seesaw.actors.tti.begin", lambda *_: None)  # this process is not the actor's own
+    monkeypatch.setattr("seesaw.actors.tti.set_up_process", lambda *_: None)  # this process is not the actor's own
     Store(tmp_path / "store").probe()
     actor = TTIActor(
         "real",

@@ -8,7 +8,7 @@ from PIL import Image
 
 from seesaw.actors.engines import VQAQuestion, Withheld
 from seesaw.actors.simulated import SimulatedVQA
-from seesaw.actors.tti import BLANK, _sound
+from seesaw.actors.tti import BLANK, _checked
 from seesaw.actors.vqa import VQAQuestionnaire, ask_images
 
 
@@ -44,7 +44,7 @@ def grey(low: int, high: int, mode: str = "RGB") -> Image.Image:
 )
 def test_an_image_of_one_even_colour_is_blank_whatever_engine_made_it(image, blank, encode):
     made = encode(image)
-    assert _sound(1, made) == (Withheld(made, BLANK) if blank else made)
+    assert _checked(1, made) == (Withheld(made, BLANK) if blank else made)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_an_image_of_one_even_colour_is_blank_whatever_engine_made_it(image, bla
 )
 def test_what_is_no_image_is_an_error_and_never_kept(made, message):
     with pytest.raises(TypeError, match=message):
-        _sound(1, made)
+        _checked(1, made)
 
 
 def test_a_withheld_image_is_asked_nothing_and_the_others_all():

@@ -8,7 +8,7 @@ import pytest
 
 from seesaw.actors.engines import VQA_ENGINES, Reply, VQAQuestion
 from seesaw.actors.plugins import find_plugin
-from seesaw.actors.process import DEAD
+from seesaw.actors.process import ENGINE_DIED
 from seesaw.actors.vqa import PERSON, AnswerBatch, VQAActor, VQAQuestionnaire, ask_images
 from seesaw.results.errors import ConfigError
 from seesaw.results.store.store import Store
@@ -141,6 +141,6 @@ def test_an_actor_whose_engine_died_ends_its_process(death, tmp_path):
     )
     here, root = str(Path(__file__).parent), str(Path(__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", program, here, root, death], capture_output=True, text=True)
-    assert done.returncode == DEAD
+    assert done.returncode == ENGINE_DIED
     assert done.stdout == ""
     assert "the engine died" in done.stderr
