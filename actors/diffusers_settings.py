@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
 
-from seesaw.results.errors import ConfigError, EnvironmentFault, nearest
+from pydantic import AfterValidator, Field
+from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict  # Python's own will do from 3.12 on
+
+from seesaw.actors.settings import STRICT, Fraction, Number, Positive, Text, read_settings
+from seesaw.results.errors import ConfigError, EnvironmentFault
 
 __all__ = ["EMBEDDED", "DiffusersSettings"]
 
-DTYPES = ("float32", "float16", "bfloat16")
-OFFLOAD = ("none", "model", "sequential")
-SAFETY = ("drop", "keep")
 EMBEDDED: Mapping[str, Path] = {"pictogram": Path(__file__).parent / "pictogram" / "tti"}  #: pipelines that are shipped
 #: where weights lie is not what they are; the rest takes memory, and changes images by the noise of batching at most
 _NO_PIXELS = ("repo", "revision", "prior", "loras", "batch", "offload", "vae_slicing")
@@ -26,7 +28,47 @@ _RESERVED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+def _no_reserved(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    for key in call:
+        if key in _RESERVED:
+            raise ValueError(f"call.{key} is not for `call`: it has a setting of its own, or none")
+    return call
+
+
+def _with(key: str) -> AfterValidator:
+    """For a mapping that must have a text under `key`."""
+
+    def check(given: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not isinstance(given.get(key), str):
+            raise PydanticCustomError("key", "Input should have a key")
+        return given
+
+    return AfterValidator(check)
+
+
+Repository = Annotated[str, Field(min_length=1, description="a hub repository or a local folder")]
+Side = Annotated[int, Field(ge=1)]
+
+
+class Prior(TypedDict):
+    """Where the prior of a decoder is."""
+
+    __pydantic_config__ = STRICT  # type: ignore[misc]  # what pydantic reads it from
+    repo: Repository
+    revision: NotRequired[Text]
+
+
+class Lora(TypedDict):
+    """Where a LoRA is, and how much of it is added."""
+
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+    repo: Repository
+    weight_name: Annotated[str, Field(description="its .safetensors file")]
+    revision: NotRequired[Text]
+    scale: NotRequired[Fraction]
+
+
+@dataclass(frozen=True, config=STRICT)
 class DiffusersSettings:
     """What is left out is the pipeline's own default.
 
@@ -37,102 +79,46 @@ class DiffusersSettings:
     a decoder's prior, if its model card does not name one. `safety: keep` does without the pipeline's safety checker.
     """
 
-    repo: str
-    revision: str = "main"
-    variant: str | None = None
-    dtype: str = "float32"
-    size: int | Sequence[int] | None = None
-    steps: int | None = None
-    guidance: float | None = None
-    negative_prompt: str | None = None
-    batch: int = 8
-    scheduler: Mapping[str, Any] | None = None
-    prior: Mapping[str, Any] | None = None
-    loras: Sequence[Mapping[str, Any]] = ()
-    call: Mapping[str, Any] | None = None
-    without: Sequence[str] = ()
-    offload: str = "none"
+    repo: Repository
+    revision: Text = "main"
+    variant: Text | None = None
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    size: Annotated[
+        Side | Annotated[Sequence[Side], Field(min_length=2, max_length=2)] | None,
+        Field(description="pixels a side, or [width, height]"),
+    ] = None
+    steps: Positive | None = None
+    guidance: Number | None = None
+    negative_prompt: Text | None = None
+    batch: Annotated[int, Field(ge=1, le=8, description="a whole number from 1 to 8")] = 8
+    scheduler: Annotated[
+        Annotated[Mapping[str, Any], _with("class")] | None,
+        Field(description="a mapping with a 'class', for example {class: EulerDiscreteScheduler}"),
+    ] = None
+    prior: Prior | None = None
+    loras: Annotated[Sequence[Lora], Field(description="a list")] = ()
+    call: Annotated[Mapping[str, Any], AfterValidator(_no_reserved)] | None = None
+    without: Annotated[Sequence[str], Field(description="a list of components")] = ()
+    offload: Literal["none", "model", "sequential"] = "none"
     vae_slicing: bool = False
     vae_tiling: bool = False
     channels_last: bool = False
     compile: bool = False
-    attention: str | None = None
-    quantization: Mapping[str, Any] | None = None
+    attention: Text | None = None
+    quantization: Annotated[
+        Annotated[Mapping[str, Any], _with("backend")] | None,
+        Field(description="a mapping with a 'backend', for example {backend: bitsandbytes_4bit}"),
+    ] = None
     trust_remote_code: bool = False
-    safety: str = "drop"
+    safety: Literal["drop", "keep"] = "drop"
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> DiffusersSettings:
-        """Validated settings; ConfigError names the key that is wrong and what would be right."""
-        known = [f.name for f in fields(cls)]
-        for key in settings:
-            if key not in known:
-                raise ConfigError(f"a diffusers model has no setting '{key}'{nearest(key, known)}")
-        if not isinstance(settings.get("repo"), str) or not settings["repo"]:
-            raise ConfigError("a diffusers model needs the setting 'repo': a hub repository or a local folder")
-        read = cls(**settings)
-        for key, choices in (("dtype", DTYPES), ("offload", OFFLOAD), ("safety", SAFETY)):
-            if getattr(read, key) not in choices:
-                raise ConfigError(f"{key} cannot be {getattr(read, key)!r}{nearest(str(getattr(read, key)), choices)}")
-        for key in ("vae_slicing", "vae_tiling", "channels_last", "compile", "trust_remote_code"):
-            if not isinstance(getattr(read, key), bool):
-                raise ConfigError(f"{key} must be true or false, got {getattr(read, key)!r}")
-        for key in ("revision", "variant", "negative_prompt", "attention"):
-            value = getattr(read, key)
-            if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{key} must be text, got {value!r}; a number needs quotes there")
-        read._check_numbers()
-        read._check_mappings()
+        """Validated settings. Raises ConfigError that names the key that is wrong and what would be right."""
+        read = read_settings(cls, settings, "a diffusers model")
         if read.trust_remote_code and not re.fullmatch(r"[0-9a-f]{40}", read.revision):
             raise ConfigError("trust_remote_code needs a pinned revision: the 40 hex digits of a commit that you read")
         return read
-
-    def _check_numbers(self) -> None:
-        if self.steps is not None and not _whole(self.steps):
-            raise ConfigError(f"steps must be a whole number of at least 1, got {self.steps!r}")
-        if self.size is not None:
-            sides = self.size if isinstance(self.size, (list, tuple)) else [self.size]
-            if not all(map(_whole, sides)) or (isinstance(self.size, (list, tuple)) and len(sides) != 2):
-                raise ConfigError(f"size must be pixels a side, or [width, height], got {self.size!r}")
-        if not _whole(self.batch) or self.batch > 8:
-            raise ConfigError(f"batch must be a whole number from 1 to 8, got {self.batch!r}")
-        if self.guidance is not None and (
-            isinstance(self.guidance, bool)
-            or not isinstance(self.guidance, (int, float))
-            or not 0 <= self.guidance < math.inf
-        ):
-            raise ConfigError(f"guidance must be a number of at least 0, got {self.guidance!r}")
-
-    def _check_mappings(self) -> None:
-        for key in ("scheduler", "call", "quantization", "prior"):
-            if getattr(self, key) is not None and not isinstance(getattr(self, key), Mapping):
-                raise ConfigError(f"{key} must be a mapping, got {getattr(self, key)!r}")
-        if self.scheduler is not None and not isinstance(self.scheduler.get("class"), str):
-            raise ConfigError("scheduler needs a 'class', for example {class: EulerDiscreteScheduler}")
-        if self.quantization is not None and not isinstance(self.quantization.get("backend"), str):
-            raise ConfigError("quantization needs a 'backend', for example {backend: bitsandbytes_4bit}")
-        for key in self.call or {}:
-            if key in _RESERVED:
-                raise ConfigError(f"call.{key} is not for `call`: it has a setting of its own, or none")
-        if not isinstance(self.without, (list, tuple)) or not all(isinstance(name, str) for name in self.without):
-            raise ConfigError(f"without must be a list of components, got {self.without!r}")
-        if not isinstance(self.loras, (list, tuple)):
-            raise ConfigError(f"loras must be a list, got {self.loras!r}")
-        for lora in self.loras:
-            scale = lora.get("scale", 1.0) if isinstance(lora, Mapping) else 1.0
-            if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
-                raise ConfigError(f"loras: scale must be a number, got {scale!r}")
-        sources = [("loras", ("repo", "revision", "weight_name", "scale"), lora) for lora in self.loras]
-        for what, keys, source in [*sources, *([("prior", ("repo", "revision"), self.prior)] if self.prior else [])]:
-            if not isinstance(source, Mapping) or not isinstance(source.get("repo"), str) or not source["repo"]:
-                raise ConfigError(f"{what} needs a 'repo': a hub repository or a local folder, got {source!r}")
-            if not isinstance(source.get("revision", "main"), str):
-                raise ConfigError(f"{what}: revision must be text, got {source['revision']!r}; a number needs quotes")
-            if what == "loras" and not isinstance(source.get("weight_name"), str):
-                raise ConfigError(f"loras: '{source['repo']}' needs a 'weight_name', its .safetensors file")
-            for key in source:
-                if key not in keys:
-                    raise ConfigError(f"{what} has no '{key}'{nearest(key, keys)}")
 
     def folder_of(self, repo: str) -> Path | None:
         """The local folder (or file) that `repo` means, or None for a hub repository.
@@ -181,7 +167,3 @@ class DiffusersSettings:
             **(self.call or {}),
         }
         return {key: value for key, value in given.items() if value is not None}
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -8,13 +8,17 @@ The paper's appendix "Using Real World Biases" takes its D* from 48 images of a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from PIL import Image, ImageOps
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from seesaw.actors.engines import ABSENT, Withheld
 from seesaw.actors.real_images import BROKEN, SubjectFolder, same_name, sha256, subject_folders
+from seesaw.actors.settings import STRICT, Whole, read_settings
 from seesaw.results.errors import ConfigError, nearest
 from seesaw.results.images import is_converted_plainly, opaque_rgb, open_image
 from seesaw.results.store.identity import image_seed
@@ -22,21 +26,38 @@ from seesaw.results.store.identity import image_seed
 __all__ = ["FolderEngine", "real_images"]
 
 MOST = 100_000  #: images of a prompt, as far as a seed's number is looked for; the runner plans no more
-_DEFAULTS: Mapping[str, Any] = {"path": None, "template": "A photo of a {subject}", "seed": 0}
+
+
+@dataclass(frozen=True, config=STRICT)
+class FolderSettings:
+    """`path` is the folder, `template` the dataset's initial prompt, `seed` the config's root seed (0 in both)."""
+
+    path: Annotated[str, Field(min_length=1, description="the folder of real images")]
+    template: Annotated[
+        str, Field(pattern=r"^[^{}]*\{subject\}[^{}]*$", description="a prompt that has {subject} in it once")
+    ] = "A photo of a {subject}"
+    seed: Whole = 0
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any]) -> FolderSettings:
+        """Validated settings. Raises ConfigError that names the key that is wrong."""
+        return read_settings(cls, settings, "the folder engine")
 
 
 class FolderEngine:
-    """Settings: `path`; `template`, the dataset's initial prompt; `seed`, the config's root seed (0 in both).
+    """A TTI engine over real images; see `FolderSettings` for its settings.
 
     Image i of a subject is its i-th file by path, so every file is one image, once: an engine is told seeds, and the
     root seed says which number each of them has. Real images have no counterfactuals: a prompt that is not the template
     about one of the subjects is refused. An image is kept upright and in RGB, its pixels as they are.
     """
 
-    inert = frozenset(_DEFAULTS)  #: what the files hold is identity; a file's prompt and seed are its image's own
+    #: the content of the files is identity; prompt and seed are part of an image's own
+    inert = frozenset(field.name for field in fields(FolderSettings))
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._path, self._template, self._seed = _read(settings)
+        read = FolderSettings.read(settings)
+        self._path, self._template, self._seed = read.path, read.template, read.seed
         folders = real_images(settings).values()
         # a prompt is looked up whole: no subject can be taken for another, nor for one with an attribute
         self._files = {prompt: folder.images for folder in folders for prompt in folder.prompts}
@@ -46,7 +67,7 @@ class FolderEngine:
     @classmethod
     def absolute(cls, settings: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
         """Settings whose `path` means the same from everywhere; a relative one is looked for in `folders`."""
-        path = Path(_read(settings)[0]).expanduser()
+        path = Path(FolderSettings.read(settings).path).expanduser()
         places = (folder / path for folder in folders)
         return {**settings, "path": next((str(p.absolute()) for p in places if p.exists()), str(path))}
 
@@ -96,23 +117,8 @@ class FolderEngine:
 
 def real_images(settings: Mapping[str, Any]) -> dict[str, SubjectFolder]:
     """The folders of all subjects, by name, with their images. ConfigError, also as `subject_folders` raises it."""
-    path, template, _ = _read(settings)
-    return subject_folders(Path(path), template)
-
-
-def _read(settings: Mapping[str, Any]) -> tuple[str, str, int]:
-    """Path, template and root seed; ConfigError names the key that is wrong."""
-    for key in settings:
-        if key not in _DEFAULTS:
-            raise ConfigError(f"the folder engine has no setting '{key}'{nearest(key, _DEFAULTS)}")
-    path, template, seed = ({**_DEFAULTS, **settings}[key] for key in ("path", "template", "seed"))
-    if not isinstance(path, str) or not path:
-        raise ConfigError(f"the folder engine needs a `path`, the folder of real images; got {path!r}")
-    if not isinstance(template, str) or template.count("{subject}") != 1:
-        raise ConfigError(f"the folder engine's `template` has {{subject}} in it once, got {template!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ConfigError(f"the folder engine's `seed` is a whole number of at least 0, got {seed!r}")
-    return path, template, seed
+    read = FolderSettings.read(settings)
+    return subject_folders(Path(read.path), read.template)
 
 
 def _decoded(file: Path) -> Image.Image:

@@ -13,58 +13,81 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PIL import Image
+from pydantic.dataclasses import dataclass
 
 from seesaw.actors.engines import FLAGGED, Reply, VQAQuestion, Withheld
-from seesaw.results.errors import ConfigError, nearest
+from seesaw.actors.settings import STRICT, Number, read_settings
 
 __all__ = ["SimulatedTTI", "SimulatedVQA"]
 
+_OWNER = "a simulated engine"
 
-class SimulatedTTI:
-    """Settings: `seconds` an image (0), `bytes` of an image (at least what a picture of 4 x 4 pixels takes), `load`
-    seconds (0).
+
+@dataclass(frozen=True, config=STRICT)
+class SimulatedTTISettings:
+    """`seconds` an image; `bytes` of an image, at least what a picture of 4 x 4 pixels takes; `load` seconds.
 
     To see what a failure looks like: prompts with the words `fails` in them raise an error, prompts with the words
     `dies` end the process, and those with the words `blank` or `flagged` have some images that are that.
     """
 
+    seconds: Number = 0
+    bytes: Number = 64
+    fails: str = ""
+    dies: str = ""
+    blank: str = ""
+    flagged: str = ""
+    load: Number = 0
+
+
+@dataclass(frozen=True, config=STRICT)
+class SimulatedVQASettings:
+    """`seconds` a question; `load` seconds."""
+
+    seconds: Number = 0
+    load: Number = 0
+
+
+class SimulatedTTI:
+    """Images of noise; see `SimulatedTTISettings`."""
+
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._seconds, self._bytes, self._fails, self._dies, self._blank, self._flagged, load = _settings(
-            settings, seconds=0, bytes=64, fails="", dies="", blank="", flagged="", load=0
-        )
-        time.sleep(load)
+        self._settings = read_settings(SimulatedTTISettings, settings, _OWNER)
+        time.sleep(self._settings.load)
 
     def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes | Image.Image | Withheld]:
-        if self._dies and self._dies in prompt:
+        if self._settings.dies and self._settings.dies in prompt:
             os._exit(1)
-        if self._fails and self._fails in prompt:
+        if self._settings.fails and self._settings.fails in prompt:
             raise RuntimeError(f"told to fail on {prompt!r}")
-        if self._seconds:
-            time.sleep(self._seconds * len(seeds))
+        if self._settings.seconds:
+            time.sleep(self._settings.seconds * len(seeds))
         return [self._image(prompt, hashlib.sha256(f"{prompt}/{adapter}/{seed}".encode()).digest()) for seed in seeds]
 
     def _image(self, prompt: str, noise: bytes) -> bytes | Withheld:
         some = noise[0] % 3 == 0
-        pixels = bytes(48) if some and self._blank and self._blank in prompt else (noise * 2)[:48]
+        pixels = bytes(48) if some and self._settings.blank and self._settings.blank in prompt else (noise * 2)[:48]
         file = io.BytesIO()
         Image.frombytes("RGB", (4, 4), pixels).save(file, "PNG")
-        image = file.getvalue().ljust(int(self._bytes), b"\0")
-        return Withheld(image, FLAGGED) if some and self._flagged and self._flagged in prompt else image
+        image = file.getvalue().ljust(int(self._settings.bytes), b"\0")
+        return (
+            Withheld(image, FLAGGED) if some and self._settings.flagged and self._settings.flagged in prompt else image
+        )
 
 
 class SimulatedVQA:
-    """Settings: `seconds` a question (0), `load` seconds (0). Answers by a hash of the image and the question."""
+    """Answers by a hash of the image and the question; see `SimulatedVQASettings`."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._seconds, load = _settings(settings, seconds=0, load=0)
-        time.sleep(load)
+        self._settings = read_settings(SimulatedVQASettings, settings, _OWNER)
+        time.sleep(self._settings.load)
 
     def check(self, questions: Sequence[VQAQuestion]) -> None:
         """Any question will do."""
 
     def ask(self, requests: Sequence[tuple[bytes, Sequence[VQAQuestion]]]) -> list[list[Reply]]:
-        if self._seconds:
-            time.sleep(self._seconds * sum(len(questions) for _, questions in requests))
+        if self._settings.seconds:
+            time.sleep(self._settings.seconds * sum(len(questions) for _, questions in requests))
         return [[_reply(image, question) for question in questions] for image, questions in requests]
 
 
@@ -74,10 +97,3 @@ def _reply(image: bytes, question: VQAQuestion) -> Reply:
     # a person in nearly every image, so that what follows the person question is exercised too
     pick = (0 if number < 250 else 1) if question.text.startswith("Is there a person") else number % k
     return Reply(question.choices[pick], tuple(0.9 if i == pick else 0.1 / (k - 1) for i in range(k)), 1.0)
-
-
-def _settings(settings: Mapping[str, Any], **defaults: Any) -> list[Any]:
-    for key in settings:
-        if key not in defaults:
-            raise ConfigError(f"a simulated engine has no setting '{key}'{nearest(key, defaults)}")
-    return [settings.get(key, default) for key, default in defaults.items()]

@@ -60,7 +60,7 @@ class TTIActor:
     def load(self) -> dict[str, Any]:
         """Load the engine.
 
-        It is a call of its own because an actor whose constructor raises just dies; the errors of a call reach the caller.
+        It is a call of its own because an actor whose constructor raises just dies; the errors of a call arrive.
         """
         name, engine, settings = self._args
         began = time.monotonic()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from seesaw.actors.settings import STRICT, Text, read_settings
 from seesaw.actors.weights import content_identity, need_package, need_weights
-from seesaw.results.errors import ConfigError, EnvironmentFault, nearest
+from seesaw.results.errors import ConfigError, EnvironmentFault
 
 __all__ = ["PROMPT_FORMAT", "VLMSettings", "vlm_identity", "vlm_preflight"]
 
@@ -18,7 +22,7 @@ EMBEDDED = Path(__file__).parent / "pictogram" / "vlm"
 PINNED = re.compile(r"[0-9a-f]{40}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class VLMSettings:
     """`settings` of a VLM's YAML.
 
@@ -28,35 +32,21 @@ class VLMSettings:
     `vllm.LLM` as they are; the transformers engine reads `mm_processor_kwargs` alone.
     """
 
-    model: str
-    revision: str | None = None
-    dtype: str = "auto"
-    answers: str = "score"
-    system: str = ""
-    prefix: str = ""
-    suffix: str = ""
+    model: Annotated[str, Field(min_length=1, description="a Hugging Face id, a folder, or 'pictogram'")]
+    revision: Text | None = None
+    dtype: Text = "auto"
+    answers: Literal["score", "constrain"] = "score"
+    system: Text = ""
+    prefix: Text = ""
+    suffix: Text = ""
     leading_space: bool | None = None
     either_case: bool = False
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> VLMSettings:
-        """Validated settings; ConfigError names the key that is wrong."""
-        kinds: dict[str, type | tuple[type, ...]] = {
-            "leading_space": (bool, type(None)), "either_case": bool, "engine_args": Mapping,
-            "revision": (str, type(None)),
-        }  # fmt: skip
-        known = [f.name for f in fields(cls)]
-        for key, value in settings.items():
-            if key not in known:
-                raise ConfigError(f"a VLM has no setting '{key}'{nearest(key, known)}")
-            if not isinstance(value, kinds.get(key, str)):
-                raise ConfigError(f"VLM setting '{key}' cannot be {value!r}")
-        if not settings.get("model"):
-            raise ConfigError("a VLM needs the setting 'model': a Hugging Face id, a folder, or 'pictogram'")
-        read = cls(**settings)
-        if read.answers not in ("score", "constrain"):
-            raise ConfigError(f"VLM setting 'answers' cannot be '{read.answers}'; known: constrain, score")
+        """Validated settings. Raises ConfigError that names the key that is wrong."""
+        read = read_settings(cls, settings, "a VLM")
         remote = read.engine_args.get("trust_remote_code") and not read.folder
         if remote and not PINNED.fullmatch(read.revision or ""):
             raise ConfigError(

@@ -7,17 +7,19 @@ refused with the nearest known name.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
+from seesaw.actors.settings import Integer, Number, Positive, Whole, read_settings
 from seesaw.results.errors import ConfigError, nearest
 from seesaw.results.secrets import first_line, secret_in, without_secrets
 
@@ -33,6 +35,7 @@ __all__ = [
     "override_config",
 ]
 
+MOST_IMAGES = 100_000  #: a prompt; the paper's are 48, and a slip of the keyboard should not plan for years
 _REPLICAS = "cluster.replicas."
 _TEXT_KEYS = ("name", "run", "store")  #: whose values are text to the letter, whatever YAML would make of them
 _NO_WORDS = ("tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")  #: plain words of YAML that stay what they are
@@ -45,79 +48,126 @@ CLIENT = (
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 
-@dataclass
+#: numbers in YAML are text too where text is asked for: `name: 2024`
+_LAX = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+
+def _address(text: str) -> str:
+    if text not in ("local", "auto") and not re.fullmatch(r"[\w.-]+:\d+", text):
+        hint = CLIENT if text.startswith("ray://") else "expected 'local', 'auto' or HOST:PORT of a Ray head"
+        raise ValueError(f"cluster.address: '{text}' is not supported: {hint}")
+    return text
+
+
+def _host_and_port(text: str) -> str:
+    match = re.fullmatch(r"(?:[a-zA-Z0-9-]{1,63}\.)*[a-zA-Z0-9-]{1,63}:(\d{1,5})", text)
+    if match is None or not 0 < int(match[1]) < 2**16:
+        raise ValueError(f"cluster.metrics: expected HOST:PORT, for example 127.0.0.1:9400, got '{text}'")
+    return text
+
+
+def _local(run: str) -> str:
+    if "://" in run:
+        raise ValueError(f"run: '{run}' is a URI; a run directory is a local one (store may be a URI)")
+    return run
+
+
+def _folder_name(name: str) -> str:
+    if not name.strip() or "/" in name or name.startswith(".") or len(name.encode()) > 200 or not name.isprintable():
+        raise ValueError(f"name must be usable as a folder's name, got {name[:200]!r}")
+    return name
+
+
+def _label(name: str) -> str:
+    if len(name) > 100 or not name.isprintable():
+        raise ValueError(f"name must be printable and have at most 100 letters, got {name!r}")
+    return name
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, description="a number of seconds above 0")]
+
+
+@dataclass(config=_LAX)
 class ClusterConfig:
     """Where and how wide a run goes. Nothing here changes a result, so nothing here is part of any identity."""
 
-    address: str = "local"  #: a Ray of its own; `auto`: the cluster of which this machine is a node; HOST:PORT
-    cpus: int | None = None  #: CPUs of a local Ray; all of the machine's by default
-    gpus: int | None = None  #: GPUs of a local Ray; all that are found by default
-    #: how many of a model or VLM, by name; where not said, as many as pay
-    replicas: dict[str, int] = field(default_factory=dict)
-    in_flight: int = 2  #: batches at a replica at once: one that runs and the next, so that it never waits
-    attempts: int = 4  #: how often a batch is tried before it is set aside
-    hang_seconds: float = 1800.0  #: a replica that does nothing for so long hangs, and is replaced
-    wait_seconds: float = 3600.0  #: how long a run waits for a store that is full or away, or for a node that can serve
-    metrics: str | None = None  #: HOST:PORT where the driver serves its figures to Prometheus; nowhere by default
-    object_store_gb: float = 1.0  #: memory of a local Ray for images on their way to VQA
+    #: `local`: a Ray of its own; `auto`: the cluster of which this machine is a node; HOST:PORT
+    address: Annotated[str, AfterValidator(_address)] = "local"
+    cpus: Positive | None = None  #: CPUs of a local Ray; all of the machine's by default
+    gpus: Whole | None = None  #: GPUs of a local Ray; all that are found by default
+    #: how many replicas of a model or VLM, by name; by default as many as are worth their load
+    replicas: dict[str, Positive] = field(default_factory=dict)
+    in_flight: Positive = 2  #: batches at a replica at once: one that runs and the next, so that it never waits
+    attempts: Positive = 4  #: how often a batch is tried before it is set aside
+    hang_seconds: Seconds = 1800.0  #: a replica that makes no progress for so long is taken to hang, and is replaced
+    #: how long a run waits for a store that is full or unavailable, or for a node that can serve
+    wait_seconds: Seconds = 3600.0
+    #: HOST:PORT where the driver serves its figures to Prometheus; nowhere by default
+    metrics: Annotated[str, AfterValidator(_host_and_port)] | None = None
+    #: memory of a local Ray for images on their way to VQA
+    object_store_gb: Annotated[float, Field(ge=0.075, lt=100_000, description="at least 0.075")] = 1.0
 
 
-@dataclass
+@dataclass(config=_LAX)
 class Config:
-    """Top-level keys (docs/reference.md)."""
+    """Top-level keys. Keys of type Any have several forms; what reads them checks them."""
 
-    name: str = ""
-    dataset: Any = "occupation"
+    name: Annotated[str, AfterValidator(_folder_name)] = ""  #: by default the name of its file
+    dataset: Annotated[
+        Annotated[str, Field(strict=True)] | dict[str, Any], Field(description="a name, a path or a mapping")
+    ] = "occupation"
     models: Any = None
     subjects: Any = "all"
     axes: Any = "all"
-    images: int = 48
-    seed: int = 0
+    images: Annotated[
+        Positive, Field(le=MOST_IMAGES, description=f"at least 1 and at most {MOST_IMAGES:,} a prompt")
+    ] = 48
+    seed: Whole = 0
     metric: Any = "nominal"
     targets: Any = None
-    intervention: str | None = None  #: uniform for a sweep, target for a mitigation, where not said
+    intervention: str | None = None  #: where not given, `uniform` for a sweep and `target` for a mitigation
     priorities: Any = None  #: of mitigate, as the five keys below: `seesaw.experiments.assignments`
     epsilon: Any = 0.35
     strategy: Any = "greedy"
     mitigator: str = "pm"
     normalize: bool = False
-    max_steps: int | None = 5
+    max_steps: Integer | None = 5
     vqa: Any = "pictogram-vlm"
     store: str | None = None
-    run: str | None = None
+    run: Annotated[str, AfterValidator(_local)] | None = None
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
 
-@dataclass
+@dataclass(config=_LAX)
 class _Served:
     """What a model or a VLM is, and what it takes to serve it."""
 
-    name: str = ""
+    name: Annotated[str, AfterValidator(_label)] = ""
     engine: str = ""
     settings: dict[str, Any] = field(default_factory=dict)  #: all of it is identity
-    gpus: float = 0.0
-    cpus: float = 1.0
-    threads: int = 1  #: CPU threads of the engine; fixed, for the sums of floats depend on it
-    memory_gb: float = 0.0  #: of the GPU with gpus > 0, else of the machine
-    load_seconds: float = 0.0
+    gpus: Number = 0.0
+    cpus: Number = 1.0
+    threads: Positive = 1  #: CPU threads of the engine; fixed, for the sums of floats depend on it
+    memory_gb: Number = 0.0  #: of the GPU with gpus > 0, else of the machine
+    load_seconds: Number = 0.0
     licence: str = ""
 
 
-@dataclass
+@dataclass(config=_LAX)
 class ModelConfig(_Served):
-    seconds_per_image: float = 0.0
-    image_kb: float = 0.0
+    seconds_per_image: Number = 0.0
+    image_kb: Number = 0.0
     gated: bool = False
     truth: str | None = None  #: the pictogram world that it draws or was trained on; its exact IS is shown beside
 
 
-@dataclass
+@dataclass(config=_LAX)
 class VLMConfig(_Served):
-    seconds_per_question: float = 0.0
+    seconds_per_question: Number = 0.0
     questions: list[str] = field(default_factory=list)  #: the only ones that it was trained on; empty: any
 
 
-Schema = TypeVar("Schema", Config, ModelConfig, VLMConfig)
+Spec = TypeVar("Spec", ModelConfig, VLMConfig)
 
 
 def load_config(source: str, overrides: Sequence[str] = ()) -> tuple[Config, list[Path]]:
@@ -127,10 +177,9 @@ def load_config(source: str, overrides: Sequence[str] = ()) -> tuple[Config, lis
         ConfigError: no such config, not YAML, an unknown key, a wrong type, an override that is not `k=v`.
     """
     path = _find(source, CONFIGS, "config")
-    _check_keys(Config, _overridden({}, overrides), "overrides", "")
+    read_settings(Config, _overridden({}, overrides), where="overrides: ")
     values = _overridden(_read_yaml(path), overrides)
-    config = _structured(Config, values, str(path))
-    config.name = config.name or path.stem
+    config = read_settings(Config, {**values, "name": values.get("name") or path.stem}, where=f"{path}: ")
     return config, [path.resolve().parent, Path.cwd()]
 
 
@@ -140,36 +189,30 @@ def override_config(config: Config, overrides: Sequence[str], allowed: Sequence[
     for key in values:
         if key not in allowed:
             raise ConfigError(f"'{key}' cannot be set here{nearest(str(key), allowed)}")
-    return _structured(Config, {**{k: getattr(config, k) for k in allowed}, **values}, "overrides")
+    return read_settings(Config, {**{k: getattr(config, k) for k in allowed}, **values}, where="overrides: ")
 
 
-def load_named(schema: type[Schema], kind: str, entry: Any, search: Sequence[Path]) -> Schema:
+def load_named(schema: type[Spec], kind: str, entry: Any, search: Sequence[Path]) -> Spec:
     """A model or VLM from its name, its path or a mapping in place; `kind` is `models` or `vlms`."""
     what = kind.removesuffix("s")
     if isinstance(entry, Mapping):
-        loaded, where = _structured(schema, entry, f"{kind} entry"), f"the {kind} entry"
+        where = f"the {kind} entry"
+        loaded = read_settings(schema, entry, where=f"{where}: ")
     elif isinstance(entry, str) and entry:
         beside = [folder / f"{entry}{suffix}" for folder in search for suffix in ("", ".yaml", ".yml")]
         path = next((p for p in beside if p.suffix in (".yaml", ".yml") and p.is_file()), None)
         path = path or _find(entry, CONFIGS / kind, what)
-        loaded, where = _structured(schema, _read_yaml(path), str(path)), str(path)
-        loaded.name = loaded.name or path.stem
+        where, values = str(path), _read_yaml(path)
+        loaded = read_settings(schema, {**values, "name": values.get("name") or path.stem}, where=f"{where}: ")
     else:
         raise ConfigError(f"{kind}: expected a name, a path or a mapping, got {entry!r}")
     for key in ("name", "engine"):
         if not getattr(loaded, key):
             raise ConfigError(f"{where}: a {what} needs a '{key}'")
-    settings = getattr(loaded, "settings", {})
+    settings = loaded.settings
     named = [key for key, value in settings.items() if value and re.search(r"(?i)token$|secret|password|api_?key", key)]
     if named or without_secrets(str(settings)) != str(settings):
         raise ConfigError(f"{where}: settings hold a token or password; set it in the environment (HF_TOKEN)")
-    if len(loaded.name) > 100 or not loaded.name.isprintable():
-        raise ConfigError(f"{where}: name must be printable and have at most 100 letters, got {loaded.name!r}")
-    numbers = [f.name for f in fields(loaded) if f.type in ("int", "float")]
-    for number in numbers:
-        least = 1 if number == "threads" else 0
-        if not least <= getattr(loaded, number) < math.inf:
-            raise ConfigError(f"{where}: {number} must be at least {least}, got {getattr(loaded, number)}")
     return loaded
 
 
@@ -335,30 +378,3 @@ def _check_words(where: str, value: Any) -> None:
             f"{where}: holds the value of {secret_in(value)}, and a config is written down with its run; whoever needs "
             "it reads it from the environment"
         )
-
-
-def _structured(schema: type[Schema], values: Mapping[str, Any], where: str) -> Schema:
-    _check_keys(schema, values, where, "")
-    if not isinstance(values.get("settings", {}), Mapping):
-        raise ConfigError(f"{where}: settings must be a mapping, got {values['settings']!r}")
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(_escaped(values)))
-        return cast(Schema, OmegaConf.to_object(merged))
-    except OmegaConfBaseException as error:
-        key = getattr(error, "full_key", None)
-        raise ConfigError(f"{where}: {f'{key}: ' if key else ''}{first_line(error)}") from None
-
-
-def _check_keys(schema: Any, values: Mapping[str, Any], where: str, prefix: str) -> None:
-    known = {f.name: f for f in fields(schema)}
-    for key, value in values.items():
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key '{prefix}{key}'{nearest(str(key), known)}")
-        default = known[key].default_factory
-        nested = default() if callable(default) else None
-        if is_dataclass(nested):
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"{where}: {prefix}{key} must be a mapping, got {value!r}")
-            _check_keys(type(nested), value, where, f"{prefix}{key}.")
-        elif isinstance(value, bool) and known[key].type in ("int", "float", "int | None", "str", "str | None"):
-            raise ConfigError(f"{where}: {prefix}{key} must be {str(known[key].type).split(' ')[0]}, got {value!r}")

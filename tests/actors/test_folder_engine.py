@@ -213,13 +213,16 @@ def test_folders_are_subjects(photos):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "needs a `path`"),
-        ({"path": 3}, "needs a `path`.*got 3"),
+        ({}, "needs the setting 'path': the folder of real images"),
+        ({"path": 3}, "path must be the folder of real images, got 3"),
         ({"path": "x", "pth": "y"}, "no setting 'pth'; did you mean 'path'"),
-        ({"path": "x", "template": "A photo"}, "`template` has {subject} in it once, got 'A photo'"),
-        ({"path": "x", "seed": "0"}, "`seed` is a whole number of at least 0, got '0'"),
-        ({"path": "x", "seed": True}, "`seed` is a whole number"),
-        ({"path": "x", "seed": -1}, "`seed` is a whole number"),
+        (
+            {"path": "x", "template": "A photo"},
+            "template must be a prompt that has {subject} in it once, got 'A photo'",
+        ),
+        ({"path": "x", "seed": "0"}, "seed must be a whole number of at least 0, got '0'"),
+        ({"path": "x", "seed": True}, "seed must be a whole number of at least 0, got True"),
+        ({"path": "x", "seed": -1}, "seed must be a whole number of at least 0, got -1"),
     ],
 )
 def test_settings_that_are_wrong_are_named(settings, message):

@@ -170,7 +170,7 @@ def test_settings_are_checked():
         ({}, "needs the setting 'model'"),
         ({"model": "a/b", "anwsers": "score"}, "did you mean 'answers'"),
         ({"model": "a/b", "answers": "guess"}, "constrain, score"),
-        ({"model": "a/b", "either_case": "yes"}, "cannot be 'yes'"),
+        ({"model": "a/b", "either_case": "yes"}, "either_case must be true or false, got 'yes'"),
         ({"model": "a/b", "engine_args": {"trust_remote_code": True}}, "pin 'revision'"),
         ({"model": "a/b", "revision": "main", "engine_args": {"trust_remote_code": True}}, "pin 'revision'"),
     ]:
