@@ -78,7 +78,7 @@ def _replace_closed_streams() -> None:
 
 
 class _Verbs(click.Group):
-    """A group whose unknown verb is answered with the nearest known one."""
+    """A group of commands that answers an unknown one with the nearest known one."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:

@@ -1,8 +1,8 @@
 """The config of an experiment: one structured schema, YAML onto it, `k=v` onto that.
 
-CONFIG is a YAML path or the name of one in configs/. Models and VLMs are named YAMLs in configs/models and
-configs/vlms, files beside the config, paths, or mappings written in place; so are datasets. Whatever is unknown is
-refused with the nearest known name.
+CONFIG is the path of a YAML file or the name of one in configs/. A model or VLM is the name of a YAML file in
+configs/models or configs/vlms or beside the config, a path, or a mapping in place; so is a dataset. Unknown names are
+refused, with the nearest known one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 MOST_IMAGES = 100_000  #: a prompt; the paper's are 48, and a slip of the keyboard should not plan for years
-#: why an address of a Ray client is none to run on
+#: why no run goes through a Ray client
 CLIENT = (
     "the driver of a Ray client is outside the cluster, and all data would go through one connection of a proxy; run "
     "the driver on a node of the cluster (`ray job submit`, or ssh to the head) with cluster.address=auto"
@@ -141,7 +141,7 @@ class _Served:
     settings: dict[str, Any] = field(default_factory=dict)  #: all of it is identity
     gpus: Number = 0.0
     cpus: Number = 1.0
-    threads: Positive = 1  #: CPU threads of the engine; fixed, for the sums of floats depend on it
+    threads: Positive = 1  #: CPU threads of the engine; fixed, because sums of floats depend on their number
     memory_gb: Number = 0.0  #: of the GPU with gpus > 0, else of the machine
     load_seconds: Number = 0.0
     licence: str = ""
@@ -158,7 +158,7 @@ class ModelConfig(_Served):
 @dataclass(config=_LAX)
 class VLMConfig(_Served):
     seconds_per_question: Number = 0.0
-    questions: list[str] = field(default_factory=list)  #: the only ones that it was trained on; empty: any
+    questions: list[str] = field(default_factory=list)  #: the only ones that it can answer; empty: any
 
 
 Spec = TypeVar("Spec", ModelConfig, VLMConfig)
@@ -204,7 +204,9 @@ def load_named(schema: type[Spec], kind: str, entry: Any, search: Sequence[Path]
         if not getattr(loaded, key):
             raise ConfigError(f"{where}: a {what} needs a '{key}'")
     settings = loaded.settings
-    named = [key for key, value in settings.items() if value and re.search(r"(?i)token$|secret|password|api_?key", key)]
-    if named or without_secrets(str(settings)) != str(settings):
+    secret = [
+        key for key, value in settings.items() if value and re.search(r"(?i)token$|secret|password|api_?key", key)
+    ]
+    if secret or without_secrets(str(settings)) != str(settings):
         raise ConfigError(f"{where}: settings hold a token or password; set it in the environment (HF_TOKEN)")
     return loaded

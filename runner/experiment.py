@@ -1,4 +1,4 @@
-"""A config resolved: everything that a run needs, named, checked and identified, before anything is started."""
+"""An experiment: a config whose names are resolved, checked and identified, before anything is started."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from seesaw.runner.config import (
 
 __all__ = ["Experiment", "ResolvedModel", "analysis_settings", "load_experiment", "with_model"]
 
+#: keys of `mitigate`
 _MITIGATE = ("priorities", "epsilon", "strategy", "mitigator", "normalize", "max_steps")
 Spec = TypeVar("Spec", ModelConfig, VLMConfig)
 
@@ -118,7 +119,7 @@ class Experiment:
         return {model.name: model.spec.truth for model in self.models if model.spec.truth is not None}
 
     def resolved(self) -> dict[str, Any]:
-        """The config as resolved: it names nothing that lies elsewhere, and can be run as a config itself."""
+        """The resolved config, which can be run as a config itself: it depends on no other file but the user's code."""
         return {
             "name": self.name,
             "dataset": self.dataset.to_mapping(),
@@ -137,7 +138,7 @@ class Experiment:
         }
 
     def fingerprint(self) -> dict[str, Any]:
-        """What stays the same in a run directory, whatever the command; models, subjects and images may be added."""
+        """What must stay the same in a run directory, for every command. Models, subjects and images may be added."""
         dataset = self.dataset.to_mapping()
         return {
             "dataset": {key: value for key, value in dataset.items() if key != "subjects"},
@@ -156,7 +157,7 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
     """Resolve a config.
 
     Raises:
-        InputError: whatever is unknown, contradictory or impossible in it, with the nearest right name.
+        InputError: something in it is unknown, contradictory or impossible; the message names the nearest right name.
 
     Example::
 
@@ -170,15 +171,15 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
     settings = make_settings(dataset, config.metric, config.targets, config.intervention or "uniform")
     priorities, normalize = _priorities_of(config, dataset, search)
     specs = [load_named(ModelConfig, "models", entry, search) for entry in _entries(config.models)]
-    twice = sorted({s.name for s in specs if sum(s.name == other.name for other in specs) > 1})
-    if twice:
-        raise ConfigError(f"models: '{twice[0]}' is there twice; every model needs a name of its own")
+    repeated = sorted({s.name for s in specs if sum(s.name == other.name for other in specs) > 1})
+    if repeated:
+        raise ConfigError(f"models: '{repeated[0]}' is there twice; every model needs a name of its own")
     for spec in specs:
         if spec.truth is not None and spec.truth not in WORLDS:
             raise ConfigError(f"{spec.name}: truth: no pictogram world '{spec.truth}'{nearest(spec.truth, WORLDS)}")
     store = Store(_absolute(config.store or "outputs/store"))
-    models = tuple(_served(spec, "images", TTI_ENGINES, search, store) for spec in specs)
-    vlm = _served(load_named(VLMConfig, "vlms", config.vqa, search), "answers", VQA_ENGINES, search, store)
+    models = tuple(_resolve(spec, "images", TTI_ENGINES, search, store) for spec in specs)
+    vlm = _resolve(load_named(VLMConfig, "vlms", config.vqa, search), "answers", VQA_ENGINES, search, store)
     for question in questionnaire_of(dataset).all:
         if vlm.spec.questions and question.text not in vlm.spec.questions:
             raise ConfigError(
@@ -203,17 +204,17 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
         normalize=normalize,
         search=tuple(search),
     )
-    if config.priorities is not None:  # what a sweep has in its config must be right too: it keeps it
+    if config.priorities is not None:  # a sweep does not use them, but keeps them in its config, so they must be right
         _ = experiment.assignments
     return experiment
 
 
 def with_model(experiment: Experiment, spec: ModelConfig) -> Experiment:
-    """`experiment` with one more model. Raises ConfigError for a name that is taken, and what its engine raises."""
+    """`experiment` with one more model. Raises ConfigError for a name that is taken, and as its engine does."""
     if spec.name in {experiment.vlm.name, *(model.name for model in experiment.models)}:
         raise ConfigError(f"a model of this experiment is called '{spec.name}', which is kept for another; rename it")
-    served = _served(spec, "images", TTI_ENGINES, [Path.cwd()], Store(experiment.store))
-    return replace(experiment, models=(*experiment.models, served))
+    resolved = _resolve(spec, "images", TTI_ENGINES, [Path.cwd()], Store(experiment.store))
+    return replace(experiment, models=(*experiment.models, resolved))
 
 
 def analysis_settings(overrides: Sequence[str]) -> AnalysisSettings:
@@ -223,7 +224,7 @@ def analysis_settings(overrides: Sequence[str]) -> AnalysisSettings:
     return make_settings(dataset, config.metric, config.targets, config.intervention or "uniform")
 
 
-def _served(
+def _resolve(
     spec: Spec, kind: str, engines: Mapping[str, str], search: Sequence[Path], store: Store
 ) -> ResolvedModel[Spec]:
     plugin = find_plugin(spec.engine, engines, "engine", search)
@@ -256,7 +257,7 @@ def _priorities_of(config: Config, dataset: Dataset, search: Sequence[Path]) -> 
 
 
 def _absolute(place: str) -> str:
-    """A directory that means the same from wherever the run is looked at; URIs stay."""
+    """A directory as an absolute path, which means the same from everywhere; URIs stay as they are."""
     return place if "://" in place else os.path.abspath(os.path.expanduser(place))
 
 

@@ -29,14 +29,14 @@ __all__ = [
     "batches_of",
     "costs_of",
     "demand_of",
+    "in_whole_batches",
     "make_plan",
     "nodes_of",
     "time_plan",
-    "whole",
 ]
 
-NODE_GPUS = 8  #: of one node of a cluster that is only imagined
-GPU_CPUS = 16  #: CPUs beside each of its GPUs
+NODE_GPUS = 8  #: GPUs of one node of an assumed cluster
+GPU_CPUS = 16  #: CPUs of it for each GPU
 
 
 @dataclass(frozen=True)
@@ -61,21 +61,21 @@ class Batch:
         return f"{self.model} / {self.prompt.subject} / {where} / images {self.index[0]}-{self.index[-1]}"
 
 
-def whole(stated: int, images: int) -> int:
-    """Images in the whole batches that hold `images` of a prompt that states so many axes."""
+def in_whole_batches(stated: int, images: int) -> int:
+    """How many images the batches have that `images` of a prompt take, which states so many axes: batches are whole."""
     size = batch_size(stated)
     return size * math.ceil(images / size)
 
 
 @lru_cache(maxsize=10_000)
 def _images(root: int, start: int, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Numbers and seeds of a run of images: the same for every cell, and kept once for them all."""
+    """Numbers and seeds of consecutive images. They are the same for every cell, and kept once for all."""
     index = tuple(range(start, start + size))
     return index, tuple(image_seed(root, i) for i in index)
 
 
 def batches_of(experiment: Experiment, model: ResolvedModel[ModelConfig], prompt: Prompt, images: int) -> list[Batch]:
-    """Cut a cell into batches. The last is whole too, so that a cell that is extended later keeps all it has."""
+    """Cut a cell into batches. The last one is whole too, so that a cell that grows later keeps all its images."""
     cut, size = [], batch_size(prompt.stated)
     for start in range(0, images, size):
         index, seeds = _images(experiment.seed, start, size)
@@ -104,7 +104,9 @@ class ModelPlan:
     batches: int
     images_held: int  #: batches of images that the store holds already
     answers_held: int  #: batches of answers that the store holds already
-    hours: float | None  #: of this model's device, for the batches that are not held; None: its YAML does not say
+    hours: (
+        float | None
+    )  #: of this model's device, for the batches that the store lacks; None: its YAML gives no figures
     disk_gb: float | None
 
 
@@ -113,7 +115,7 @@ class Plan:
     models: tuple[ModelPlan, ...]
     vqa_hours: float
     memory: tuple[tuple[str, float, float, float, str], ...]  #: (name, GPUs, CPUs, GB, licence) of one replica
-    strays: tuple[str, ...]  #: what lies in the run's folders of the store and counts nowhere
+    strays: tuple[str, ...]  #: files in the run's folders of the store that count nowhere
 
     def total(self, what: str) -> Any:
         return sum(getattr(model, what) or 0 for model in self.models)
@@ -126,9 +128,9 @@ def all_batches(experiment: Experiment, model: ResolvedModel[ModelConfig]) -> It
 
 
 def all_answered(experiment: Experiment, store: Store) -> bool:
-    """Whether the store holds the answers to all that a sweep asks. Looks at no images: who has answers needs none."""
-    held = store.names(experiment.vlm.folder)
-    return all(batch.answers in held for model in experiment.models for batch in all_batches(experiment, model))
+    """Whether the store holds all answers of a sweep. Images are not looked at: they are not needed any more."""
+    answered = store.names(experiment.vlm.folder)
+    return all(batch.answers in answered for model in experiment.models for batch in all_batches(experiment, model))
 
 
 def _licence(spec: ModelConfig | VLMConfig) -> str:
@@ -150,17 +152,17 @@ def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
     answered, problems = store.look(experiment.vlm.folder)
     axes, questions = len(experiment.dataset.axes), len(experiment.questionnaire.all)
     prompts = 1 + sum(len(axis.attributes) for axis in experiment.dataset.axes)
-    kept = whole(1, experiment.images)  # a cell of a sweep states one axis at most
+    stored = in_whole_batches(1, experiment.images)  # a cell of a sweep states one axis at most
     models, asks = [], 0
     for model in experiment.models:
-        held, odd = store.look(model.folder)
+        stored_images, odd = store.look(model.folder)
         problems += odd
         cells = prompts * len(experiment.dataset.subjects)
         done = made = total = 0
         for batch in all_batches(experiment, model):
             total += 1
             done += batch.answers in answered
-            made += batch.images in held or batch.answers in answered
+            made += batch.images in stored_images or batch.answers in answered
         asks += total - done
         models.append(
             ModelPlan(
@@ -175,7 +177,7 @@ def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
                 hours=(total - made) * BATCH * model.spec.seconds_per_image / 3600
                 if model.spec.seconds_per_image
                 else None,
-                disk_gb=cells * kept * model.spec.image_kb / 1e6 if model.spec.image_kb else None,
+                disk_gb=cells * stored * model.spec.image_kb / 1e6 if model.spec.image_kb else None,
             )
         )
     served: list[ModelConfig | VLMConfig] = [*(m.spec for m in experiment.models), experiment.vlm.spec]
@@ -189,35 +191,35 @@ def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a model's work costs on the GPUs of a `Timing`, and where its seconds come from."""
+    """What a model's work costs on the GPUs of a `Timing`, and where the figures come from."""
 
     name: str
     seconds: float  #: a batch
     load_seconds: float
     source: str
     loads: int
-    gpu_hours: float  #: of batches; loading is counted by itself
+    gpu_hours: float  #: spent on batches; loading is counted apart
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long a plan would take on machines that need not be there: the fleet's policy against a virtual clock."""
+    """How long a plan would take on machines that need not exist: the fleet's policy against a virtual clock."""
 
     gpus: int
     gpu_gb: float  #: of one GPU
     cpus: float  #: of all nodes
     hours: float  #: until the last answer
-    bound_hours: float  #: that no policy can do without (`runner.scheduling.simulate.lower_bound`)
+    bound_hours: float  #: the least that any policy needs (`runner.scheduling.simulate.lower_bound`)
     utilisation: tuple[float, ...]  #: of every GPU, the share of `hours` that it works; loading is not work
     loading_gpu_hours: float
     costs: tuple[Cost, ...]
-    one_more_hours: float | None  #: until the last answer with one GPU more; None if no model needs a GPU
-    left_out: tuple[str, ...]  #: whose work is not in these figures, and why
+    one_more_hours: float | None  #: until the last answer, with one GPU more; None if no model needs a GPU
+    left_out: tuple[str, ...]  #: models whose work is not in these figures, and why
     log: tuple[str, ...]  #: the policy's decisions
 
 
 def demand_of(spec: ModelConfig | VLMConfig, replicas: Mapping[str, int], seconds: float) -> Demand:
-    """What the policy needs to know of a model or VLM, with nothing queued; `seconds` a batch."""
+    """What the policy needs to know about a model or VLM, with nothing queued; `seconds` are those of a batch."""
     # a VLM is spread over its GPUs; a model is on one of them, or on its share of one
     share = spec.gpus if isinstance(spec, VLMConfig) else min(spec.gpus, 1.0)
     return Demand(
@@ -235,28 +237,28 @@ def demand_of(spec: ModelConfig | VLMConfig, replicas: Mapping[str, int], second
 
 
 def costs_of(experiment: Experiment) -> dict[str, tuple[Demand, str]]:
-    """By name, what a replica of each model and the VLM takes, nothing queued, and where its seconds come from.
+    """By name, the demand of each model and the VLM with nothing queued, and where its seconds come from.
 
-    They come from batches that were measured, if the store knows of any, else from the YAML.
+    They come from measured batches if the store has records of any, else from the YAML.
     """
     questions = len(experiment.questionnaire.all)
     estimates: list[tuple[ResolvedModel[Any], float]] = [
         *((model, BATCH * model.spec.seconds_per_image) for model in experiment.models),
         (experiment.vlm, BATCH * questions * experiment.vlm.spec.seconds_per_question),
     ]
-    found, store = {}, Store(experiment.store)
+    costs, store = {}, Store(experiment.store)
     for served, seconds in estimates:
-        work, source = demand_of(served.spec, experiment.cluster.replicas, seconds), "its YAML"
+        demand, source = demand_of(served.spec, experiment.cluster.replicas, seconds), "its YAML"
         measured = read_costs(store, served.folder)
         if measured is not None:
-            work = replace(work, seconds=measured.seconds, load_seconds=measured.load_seconds)
+            demand = replace(demand, seconds=measured.seconds, load_seconds=measured.load_seconds)
             source = f"{measured.batches:,} batches that were measured"
-        found[served.name] = work, source
-    return found
+        costs[served.name] = demand, source
+    return costs
 
 
 def nodes_of(gpus: int, gpu_gb: float, cpus: int | None = None) -> list[Node]:
-    """Nodes of up to 8 GPUs, and 16 CPUs a GPU; without GPUs one with `cpus`, or as many as this machine has."""
+    """Nodes of up to 8 GPUs with 16 CPUs a GPU. Without GPUs: one node with `cpus`, or as many as this machine has."""
     if not gpus:
         return [Node("node-0", 0, 0.0, float(cpus or os.cpu_count() or 1))]
     sizes = [min(NODE_GPUS, gpus - first) for first in range(0, gpus, NODE_GPUS)]
@@ -264,16 +266,16 @@ def nodes_of(gpus: int, gpu_gb: float, cpus: int | None = None) -> list[Node]:
 
 
 def time_plan(experiment: Experiment, plan: Plan, gpus: int, gpu_gb: float) -> Timing:
-    """Simulate what is left of a plan on `gpus` GPUs of `gpu_gb` GB (0: on CPUs alone), and on one more."""
+    """Simulate what is left of a plan on `gpus` GPUs of `gpu_gb` GB each (0: on CPUs alone), and on one GPU more."""
     nodes = nodes_of(gpus, gpu_gb, experiment.cluster.cpus)
     costs = costs_of(experiment)
     models, left_out, stored = [], [], 0
     for served, counts in zip(experiment.models, plan.models, strict=True):
-        work = replace(costs[served.name][0], queued=counts.batches - counts.images_held)
+        demand = replace(costs[served.name][0], queued=counts.batches - counts.images_held)
         stored += counts.images_held - counts.answers_held
-        why = _not_timed(work, "seconds_per_image", nodes)
-        if not work.queued or not why:
-            models.append(work)
+        why = _not_timed(demand, "seconds_per_image", nodes)
+        if not demand.queued or not why:
+            models.append(demand)
         else:
             left_out.append(why)
     asks = costs[experiment.vlm.name][0]
@@ -281,20 +283,20 @@ def time_plan(experiment: Experiment, plan: Plan, gpus: int, gpu_gb: float) -> T
     if why := _not_timed(asks, "seconds_per_question", nodes):
         left_out.append(why)
         vlm = None
-    made = simulate(models, vlm, nodes)
-    works = [*models, *([vlm] if vlm else [])]
+    simulation = simulate(models, vlm, nodes)
+    demands = [*models, *([vlm] if vlm else [])]
     more = None
-    if gpus and any(work.gpus for work in works):
+    if gpus and any(demand.gpus for demand in demands):
         more = simulate(models, vlm, nodes_of(gpus + 1, gpu_gb)).makespan / 3600
-    names = [replica.demand.name for replica in made.replicas]
+    names = [replica.demand.name for replica in simulation.replicas]
     return Timing(
         gpus=gpus,
         gpu_gb=gpu_gb,
         cpus=sum(node.cpus for node in nodes),
-        hours=made.makespan / 3600,
-        bound_hours=made.bound / 3600,
-        utilisation=tuple(made.utilisation.values()),
-        loading_gpu_hours=made.loading_hours,
+        hours=simulation.makespan / 3600,
+        bound_hours=simulation.bound / 3600,
+        utilisation=tuple(simulation.utilisation.values()),
+        loading_gpu_hours=simulation.loading_hours,
         costs=tuple(
             Cost(
                 w.name,
@@ -302,20 +304,20 @@ def time_plan(experiment: Experiment, plan: Plan, gpus: int, gpu_gb: float) -> T
                 w.load_seconds,
                 costs[w.name][1],
                 names.count(w.name),
-                made.gpu_hours.get(w.name, 0.0),
+                simulation.gpu_hours.get(w.name, 0.0),
             )
-            for w in works
+            for w in demands
         ),
         one_more_hours=more,
         left_out=tuple(left_out),
-        log=made.log,
+        log=simulation.log,
     )
 
 
-def _not_timed(work: Demand, key: str, nodes: Sequence[Node]) -> str:
-    if not work.seconds:
-        return f"{work.name}: its YAML gives no {key}"
-    if not places(work, nodes):
-        need = f"{work.gpus:g} GPU of {work.gpu_gb:g} GB and " if work.gpus else ""
-        return f"{work.name}: it fits on no node; it takes {need}{work.cpus:g} CPU"
+def _not_timed(demand: Demand, key: str, nodes: Sequence[Node]) -> str:
+    if not demand.seconds:
+        return f"{demand.name}: its YAML gives no {key}"
+    if not places(demand, nodes):
+        need = f"{demand.gpus:g} GPU of {demand.gpu_gb:g} GB and " if demand.gpus else ""
+        return f"{demand.name}: it fits on no node; it takes {need}{demand.cpus:g} CPU"
     return ""

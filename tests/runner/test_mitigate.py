@@ -18,7 +18,7 @@ from seesaw.results.errors import ConfigError
 from seesaw.results.tables.read_mitigation import read_mitigation
 from seesaw.runner.experiment import load_experiment
 from seesaw.runner.jobs.mitigate import MitigateJob
-from seesaw.runner.plan import batches_of, whole
+from seesaw.runner.plan import batches_of, in_whole_batches
 
 pytestmark = pytest.mark.slow  # every test starts Ray, and some several times
 
@@ -334,6 +334,6 @@ def test_images_of_a_prompt_that_states_many_axes_come_in_small_batches(config, 
         current = mitigator.mitigate(current, axis)
         cut = batches_of(experiment, model, current.prompts[0], current.images[0])
         sizes.append((current.images[0], [len(batch.index) for batch in cut]))
-        assert whole(current.prompts[0].stated, current.images[0]) == sum(sizes[-1][1])
+        assert in_whole_batches(current.prompts[0].stated, current.images[0]) == sum(sizes[-1][1])
     assert sizes == [(24, [8] * 3), (8, [8]), (2, [4]), (1, [2]), (1, [1])]
     assert [len(batch.index) for batch in batches_of(experiment, model, initial_prompt(dataset, "nurse"), 9)] == [8, 8]
