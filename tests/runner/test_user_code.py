@@ -13,6 +13,7 @@ import yaml
 from seesaw.runner.experiment import load_experiment
 from seesaw.runner.jobs.sweep import SweepJob
 from seesaw.runner.rundir import RunDirectory
+from tests.conftest import Command
 
 pytestmark = pytest.mark.slow  # starts Ray
 
@@ -64,6 +65,10 @@ class Nothing:
 """
 
 
+#: modules of Python, of Seesaw and of what it needs, each of which ends the process that imports it from here
+IN_THE_WAY = ("random", "types", "json", "actors", "runner", "experiments", "numpy", "ray", "yaml", "pyarrow")
+
+
 @pytest.fixture
 def project(tmp_path):
     """A folder of the user's, which is not the one that commands are run in: a config and an engine beside it."""
@@ -82,6 +87,17 @@ def done(command) -> dict:
 def test_an_engine_in_a_file_named_as_a_room_of_seesaw_serves(seesaw, project, tmp_path):
     assert done(seesaw("sweep", "project/own.yaml", "run=run", "store=store", "--json"))["images_made"] == 48
     assert (tmp_path / "run/results.py").read_text() == ENGINE
+
+
+def test_files_named_as_modules_take_the_place_of_none_in_driver_or_actors(project):
+    for name in IN_THE_WAY:
+        (project / f"{name}.py").write_text(f"import os, sys\nprint('{name}', file=sys.stderr)\nos._exit(99)\n")
+    (project / "seesaw").mkdir()
+    (project / "seesaw/__init__.py").write_text("raise SystemExit(99)\n")
+    env = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    sweep = Command("sweep", "own.yaml", "run=run", "store=store", "--json", cwd=project, env=env).finish()
+    assert done(sweep)["images_made"] == 48
+    assert done(Command("status", "run", "--json", cwd=project).finish())["state"] == "done"
 
 
 def test_a_run_directory_has_all_that_later_commands_need(seesaw, project, tmp_path):
