@@ -126,7 +126,7 @@ def override(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str
         for item in plain:
             kept = _without(kept, item.partition("=")[0].split("."), OmegaConf.select(given, item.partition("=")[0]))
         words = {key: text for key, _, text in (item.partition("=") for item in literal)}
-        merged = OmegaConf.merge(OmegaConf.create(_escaped(kept)), given, OmegaConf.create(_escaped(words)))
+        merged = OmegaConf.merge(OmegaConf.create(_escaped(kept)), given, OmegaConf.create(words))
         for item in dotted:
             name, _, count = item.removeprefix(_REPLICAS).partition("=")
             replicas = {"cluster": {"replicas": {name: yaml.safe_load(count)}}}
