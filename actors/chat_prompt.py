@@ -1,4 +1,4 @@
-"""A question as a VLM's prompt: the image first, then the question, in the words of the model's own chat template."""
+"""A question as a prompt for a VLM: first the image, then the question, by the model's own chat template."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from seesaw.results.errors import EnvironmentFault
 
 __all__ = ["ChatPrompt", "CodedQuestion", "chat_prompt", "code_question"]
 
-QUESTION, ANSWER = "QUESTION-0f5c", "ANSWER-0f5c"
+QUESTION, ANSWER = "QUESTION-0f5c", "ANSWER-0f5c"  #: placeholders, which no template writes
 Messages = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """A prompt is `head` + question + `tail`; an answer follows after `lead` (a space, or nothing)."""
+    """A prompt is `head` + question + `tail`. An answer follows it after `lead`, which is a space or nothing."""
 
     head: str
     tail: str
@@ -28,10 +28,10 @@ class ChatPrompt:
 
 @dataclass(frozen=True)
 class CodedQuestion:
-    """A question in one model's tokens. `tokens` is the prompt with one placeholder an image, not yet expanded.
+    """A question in the tokens of one model.
 
-    `spellings[s]` is a text that a reply may consist of, `sequences[s]` its tokens after the prompt, and
-    `tree.owners[s]` the choice that it means.
+    `tokens` is the prompt, with one placeholder for the image that is not yet expanded. `spellings[s]` is a text that a
+    reply may be, `sequences[s]` are its tokens after the prompt, and `tree.owners[s]` is the choice that it means.
     """
 
     question: VQAQuestion
@@ -43,17 +43,19 @@ class CodedQuestion:
 
 
 def chat_prompt(render: Callable[[Messages, bool], str], image: Mapping[str, Any], settings: VLMSettings) -> ChatPrompt:
-    """The prompt of a model, found by rendering its template once.
+    """The prompt of a model, read from its rendered template.
 
     `render(messages, add_generation_prompt)` applies the template, `image` is the message part that stands for an
-    image. What the template writes between its generation prompt and an assistant's message is the lead.
+    image. The lead is what the template writes between its generation prompt and an assistant's message.
+
+    Raises EnvironmentFault if the template leaves the question out.
     """
     system = [{"role": "system", "content": [{"type": "text", "text": settings.system}]}] if settings.system else []
-    asked = f"{settings.prefix}{QUESTION}{settings.suffix}"
-    user = {"role": "user", "content": [dict(image), {"type": "text", "text": asked}]}
+    text = f"{settings.prefix}{QUESTION}{settings.suffix}"
+    user = {"role": "user", "content": [dict(image), {"type": "text", "text": text}]}
     prompt = render([*system, user], True)
-    head, found, tail = prompt.partition(QUESTION)
-    if not found:
+    head, separator, tail = prompt.partition(QUESTION)
+    if not separator:
         raise EnvironmentFault(f"the chat template of '{settings.model}' leaves out the question: {prompt!r}")
     if settings.leading_space is not None:
         return ChatPrompt(head, tail, " " if settings.leading_space else "")
@@ -68,9 +70,10 @@ def code_question(
 ) -> CodedQuestion:
     """`question` in tokens; `encode(text, whole)` tokenizes a whole prompt, or a piece without special tokens.
 
-    A choice's tokens are what it adds to the tokens of the prompt. Where the tokenizer would merge the two (the prompt
-    no longer ends where it ended), the model sees the choice on its own, for it writes after the prompt as it stands.
-    EnvironmentFault if two choices come to the same tokens.
+    The tokens of a choice are those that it adds to the prompt. Where the tokenizer would merge the end of the prompt
+    with the choice, the choice is tokenized by itself, since the model writes after the prompt as it is.
+
+    Raises EnvironmentFault if two choices have the same tokens.
     """
     text = f"{chat.head}{question.text}{chat.tail}"
     tokens = tuple(encode(text, True))
@@ -81,8 +84,9 @@ def code_question(
         spellings += [(chat.lead + c, owner) for c, owner in capital if c not in written]
     sequences = []
     for spelling, _ in spellings:
-        whole = tuple(encode(text + spelling, True))
-        sequences.append(whole[len(tokens) :] if whole[: len(tokens)] == tokens else tuple(encode(spelling, False)))
+        joined = tuple(encode(text + spelling, True))
+        apart = joined[: len(tokens)] == tokens
+        sequences.append(joined[len(tokens) :] if apart else tuple(encode(spelling, False)))
     if not all(sequences) or len(set(sequences)) != len(sequences):
         raise EnvironmentFault(
             f"'{settings.model}' cannot tell the choices of '{question.text}' apart: they come to the tokens "

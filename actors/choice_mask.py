@@ -1,8 +1,8 @@
 """Whether the grammar's mask lets a VLM write every choice.
 
 xgrammar 0.2.8 masks valid tokens of some vocabularies (with `ph`, `pher` and `philosopher` among the tokens, and the
-choice `philosopher`, it allowed `ph` alone). A choice whose tokens are masked is answered rarely or never, in silence;
-so every choice is walked through the mask, token by token, before work starts.
+choice `philosopher`, it allowed `ph` alone). A choice whose tokens are masked is rarely or never the answer, and
+nothing says so. Therefore every choice is checked against the mask, token by token, before work starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["masked_token", "refuse_masked_choices", "vllm_grammar_backend"]
 
 
 def vllm_grammar_backend(vllm_config: Any, tokenizer: Any) -> Any:
-    """xgrammar as vLLM runs it; EnvironmentFault if this vLLM is configured to mask with something else."""
+    """xgrammar as vLLM runs it. Raises EnvironmentFault if this vLLM is configured to mask with something else."""
     from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
 
     name = vllm_config.structured_outputs_config.backend
@@ -27,7 +27,7 @@ def vllm_grammar_backend(vllm_config: Any, tokenizer: Any) -> Any:
 
 
 def refuse_masked_choices(backend: Any, questions: Sequence[CodedQuestion], tokenizer: Any) -> None:
-    """EnvironmentFault naming the first question, choice and token that the mask of `backend` does not let through."""
+    """Raise EnvironmentFault that names the first question, choice and token that the mask of `backend` forbids."""
     for coded in questions:
         for spelling, sequence in zip(coded.spellings, coded.sequences, strict=True):
             at = masked_token(backend, coded.spellings, sequence)

@@ -1,10 +1,10 @@
 """Choices as token sequences: which tokens tell them apart, and what probability each choice gets from them.
 
 Choices form a tree of tokens. Where the tree branches, the VLM's probabilities of the branches decide between the
-choices; where it does not, the next token is implied and is not asked. The chain rule along its branchings gives a
-choice its weight, so most questions need the probabilities of one token, and any set of choices works with any
-tokenizer. A choice that is the beginning of another one (`middle`, `middle eastern`) gets what the longer ones leave
-over: no token that ends a reply has to be guessed.
+choices; where it does not, the next token is implied and its probability is not needed. The weight of a choice follows
+by the chain rule along its branchings. So most questions need the probabilities of one token, and any set of choices
+works with any tokenizer. A choice that is the beginning of another one (`middle`, `middle eastern`) gets the
+probability that the longer ones leave, so it need not be known which token ends a reply.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Branching:
 
 @dataclass(frozen=True)
 class ChoiceTree:
-    """`paths[s]` is the way of token sequence s: (branching, token), or (branching, None) where the sequence ends.
+    """`paths[s]` is the path of token sequence s: (branching, token), or (branching, None) where the sequence ends.
 
     `owners[s]` is the choice that sequence s spells: a choice may have several spellings.
     """
@@ -39,7 +39,7 @@ class ChoiceTree:
 
 
 def choice_tree(sequences: Sequence[tuple[int, ...]], owners: Sequence[int]) -> ChoiceTree:
-    """The tree of n token sequences; ValueError if one is empty or two are equal."""
+    """The tree of n token sequences. Raises ValueError if one is empty or two are equal."""
     if not all(sequences) or len(set(sequences)) != len(sequences):
         raise ValueError(f"token sequences must be distinct and not empty: {list(sequences)}")
     branchings: list[Branching] = []
@@ -47,14 +47,14 @@ def choice_tree(sequences: Sequence[tuple[int, ...]], owners: Sequence[int]) -> 
 
     def grow(prefix: tuple[int, ...], here: list[int]) -> None:
         depth = len(prefix)
-        going = [s for s in here if len(sequences[s]) > depth]
-        tokens = tuple(dict.fromkeys(sequences[s][depth] for s in going))
-        if not depth or len(tokens) + (len(going) < len(here)) > 1:  # the root is asked always: it holds the mass
+        longer = [s for s in here if len(sequences[s]) > depth]
+        tokens = tuple(dict.fromkeys(sequences[s][depth] for s in longer))
+        if not depth or len(tokens) + (len(longer) < len(here)) > 1:  # the root is always needed, for the mass
             for s in here:
-                paths[s].append((len(branchings), sequences[s][depth] if s in going else None))
+                paths[s].append((len(branchings), sequences[s][depth] if s in longer else None))
             branchings.append(Branching(prefix, tokens))
         for token in tokens:
-            below = [s for s in going if sequences[s][depth] == token]
+            below = [s for s in longer if sequences[s][depth] == token]
             if len(below) > 1:
                 grow((*prefix, token), below)
 
@@ -67,8 +67,8 @@ def reply(
 ) -> Reply:
     """The reply to `question`: `logprobs[b]` maps the tokens of branching b to their natural log-probabilities.
 
-    `answer` is what constrained decoding wrote; without it the likeliest choice is the answer (the first of equals).
-    FloatingPointError if the VLM computed NaN: an error never becomes an answer.
+    `answer` is what constrained decoding wrote. Without it the likeliest choice is the answer, the first of equal ones.
+    Raises FloatingPointError if the VLM computed NaN: an error never becomes an answer.
     """
     weights = [-math.inf] * len(question.choices)
     for path, owner in zip(tree.paths, tree.owners, strict=True):

@@ -23,40 +23,42 @@ from seesaw.results.secrets import first_line, without_secrets
 __all__ = ["DiffusersEngine"]
 
 log = logging.getLogger(__name__)
-PROMPTS = 4  #: encoded prompts that are kept (FLUX: 35 MB each): a cell's batches come close together
+MAX_ENCODED = 4  #: encoded prompts that are kept (FLUX: 35 MB each), since the batches of a cell follow each other
 
 
 class DiffusersEngine:
     """One pipeline on one device: the GPU that Ray gave to this process, or the CPU.
 
-    An image depends on its prompt and its own seed: one generator an image, on the CPU (diffusers#3158). Images made in
-    one call differ from the same made in another by the numerical noise of batching alone; `batch` fixes the calls.
+    An image depends on its prompt and its own seed: each has a generator of its own, on the CPU (diffusers#3158). The
+    same images made in another call differ by the numerical noise of batching alone, and `batch` says what a call
+    makes.
     """
 
-    inert = frozenset(f.name for f in fields(DiffusersSettings))  #: `identity` says in one way what they say in many
+    #: `identity` has all of them that change a pixel, in one form
+    inert = frozenset(f.name for f in fields(DiffusersSettings))
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = DiffusersSettings.read(settings)
-        self.preflight(settings)  # a driver looks on its own machine alone
+        self.preflight(settings)  # the driver has checked its own machine alone
         self._pipeline, self._checker = load_pipeline(self.settings)
-        self._most = self.settings.batch  #: images a call; halved for good whenever memory runs out
+        self._most = self.settings.batch  #: images a call; halved for good when memory runs out
         self._encode_once()
         self._try()
 
     @classmethod
     def identity(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All that changes a pixel, in one way of saying it; weights by content, or by repository and revision."""
+        """All that changes a pixel, in one form; weights by content, or by repository and revision."""
         read = DiffusersSettings.read(settings)
 
         def source(folder: Path | None, repo: str, revision: str, file: str = "") -> dict[str, str]:
             return {"content": content_identity(folder, file)} if folder else {"repo": repo, "revision": revision}
 
-        found: dict[str, Any] = {**read.pixels(), **source(read.folder, read.repo, read.revision)}
+        identity: dict[str, Any] = {**read.pixels(), **source(read.folder, read.repo, read.revision)}
         if read.prior:
             repo, revision = read.prior["repo"], read.prior.get("revision", "main")
-            found["prior"] = source(read.folder_of(repo), repo, revision)
+            identity["prior"] = source(read.folder_of(repo), repo, revision)
         if read.loras:
-            found["loras"] = [
+            identity["loras"] = [
                 {
                     "scale": float(lora.get("scale", 1.0)),
                     "weight_name": lora["weight_name"],
@@ -66,31 +68,31 @@ class DiffusersEngine:
                 }
                 for lora in read.loras
             ]
-        return found
+        return identity
 
     @classmethod
     def absolute(cls, settings: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
-        """Settings whose local folders mean the same from everywhere; a relative one is looked for in `folders`."""
+        """The settings with absolute local folders; a relative one is looked for in `folders`."""
 
-        def found(source: Any) -> Any:
+        def absolute(source: Any) -> Any:
             if isinstance(source, Mapping):
-                return {**source, "repo": found(source.get("repo"))}
+                return {**source, "repo": absolute(source.get("repo"))}
             if not isinstance(source, str) or source in EMBEDDED or not source:
                 return source
             path = Path(source).expanduser()
             return next((str(p.absolute()) for p in (folder / path for folder in folders) if p.exists()), source)
 
-        made = {**settings}
+        resolved = {**settings}
         for key in ("repo", "prior"):
-            if key in made:
-                made[key] = found(made[key])
-        if isinstance(made.get("loras"), (list, tuple)):
-            made["loras"] = [found(lora) for lora in made["loras"]]
-        return made
+            if key in resolved:
+                resolved[key] = absolute(resolved[key])
+        if isinstance(resolved.get("loras"), (list, tuple)):
+            resolved["loras"] = [absolute(lora) for lora in resolved["loras"]]
+        return resolved
 
     @classmethod
     def preflight(cls, settings: Mapping[str, Any]) -> None:
-        """EnvironmentFault if a package or weights are missing."""
+        """Raise EnvironmentFault if a package or weights are missing."""
         need_package("diffusers", "diffusers")
         read = DiffusersSettings.read(settings)
         need_package("accelerate", "accelerate")
@@ -108,22 +110,22 @@ class DiffusersEngine:
                 need_weights(lora["repo"], lora.get("revision", "main"), lora["weight_name"])
 
     def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes | Image.Image | Withheld]:
-        """One image a seed; Withheld with the reason `blank` where NaN came out, `flagged` by the safety checker.
+        """One image a seed. Withheld as `blank` if it has a NaN, as `flagged` if the safety checker caught it.
 
         Raises torch.OutOfMemoryError when not even one image fits.
         """
         if adapter:
             raise ConfigError("the diffusers engine loads no adapters that a mitigator made")
-        made: list[bytes | Image.Image | Withheld] = []
-        while len(made) < len(seeds):
-            part = seeds[len(made) : len(made) + self._most]
+        images: list[bytes | Image.Image | Withheld] = []
+        while len(images) < len(seeds):
+            part = seeds[len(images) : len(images) + self._most]
             pixels = self._call(prompt, part)
             if pixels is None:
                 self._most = max(1, len(part) // 2)
                 log.warning("out of memory at %d images a call; from now on %d", len(part), self._most)
             else:
-                made += self._judged(pixels)
-        return made
+                images += self._judged(pixels)
+        return images
 
     def _call(self, prompt: str, seeds: Sequence[int]) -> Any | None:
         """Pixels in [0, 1] of one pipeline call, float32 (n, height, width, 3); None if there was too little memory."""
@@ -132,31 +134,31 @@ class DiffusersEngine:
         try:
             generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
             if hasattr(self._pipeline, "prior_pipe") and self.settings.negative_prompt is not None:
-                generators *= 2  # the prior doubles the batch, and takes the same noise for both halves
+                generators *= 2  # the prior doubles the batch, and both halves need the same noise
             arguments = self.settings.call_arguments
             with torch.random.fork_rng(), torch.inference_mode():
-                torch.manual_seed(seeds[0])  # a scheduler that asks for noise of its own gets the same in the same call
+                torch.manual_seed(seeds[0])  # for schedulers that draw noise of their own
                 return self._pipeline(
                     prompt=prompt, num_images_per_prompt=len(seeds), generator=generators, output_type="np", **arguments
                 ).images
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not _out_of_memory(error) or len(seeds) == 1:
                 raise
-        # outside of the handler: the traceback would hold every tensor of the call that failed
+        # outside of the handler, where a traceback would keep every tensor of the failed call alive
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return None
 
     def _try(self) -> None:
-        """Make one image as all will be made, so that what these settings cannot do is said before work begins."""
+        """Make one image like all others, so that settings that do not work are reported before work starts."""
         began = time.monotonic()
         try:
             self._call("A photo of a person", [0])
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             name = type(self._pipeline).__name__
             if _out_of_memory(error):
-                raise RuntimeError(  # not a fault for good: the process before may still hold the device
+                raise RuntimeError(  # another try may succeed: the process before may still hold the device
                     f"not even one image of {name} fits into memory; settings.offload=model, a smaller dtype or "
                     f"quantization take less: {first_line(error)}"
                 ) from error
@@ -174,12 +176,12 @@ class DiffusersEngine:
         images = [Image.fromarray(image) for image in grey]
         flagged = self._checker(images) if self._checker else [False] * len(images)
         return [
-            Withheld(image, BLANK) if not sound else Withheld(image, FLAGGED) if caught else image
-            for image, sound, caught in zip(images, finite, flagged, strict=True)
+            Withheld(image, BLANK) if not valid else Withheld(image, FLAGGED) if caught else image
+            for image, valid, caught in zip(images, finite, flagged, strict=True)
         ]
 
     def _encode_once(self) -> None:
-        """Let the pipeline remember what it encoded: a cell is many batches of one prompt."""
+        """Let the pipeline keep the prompts that it encoded: a cell is many batches of one prompt."""
         for owner in (self._pipeline, getattr(self._pipeline, "prior_pipe", None)):
             for name in ("encode_prompt", "_encode_prompt"):
                 if hasattr(owner, name):
@@ -188,11 +190,11 @@ class DiffusersEngine:
 
 
 class Encoder:
-    """A pipeline's way to encode a prompt that keeps its latest results; what is given as a tensor is encoded anew."""
+    """A pipeline's method to encode a prompt, with its latest results kept. Calls with tensors are not kept."""
 
     def __init__(self, encode: Callable[..., Any]) -> None:
         self._encode = encode
-        self.kept: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         import torch
@@ -200,15 +202,15 @@ class Encoder:
         if any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values())):
             return self._encode(*args, **kwargs)
         key = repr((args, sorted(kwargs.items())))
-        if key not in self.kept:
-            if len(self.kept) >= PROMPTS:
-                del self.kept[next(iter(self.kept))]
-            self.kept[key] = self._encode(*args, **kwargs)
-        return self.kept[key]
+        if key not in self.results:
+            if len(self.results) >= MAX_ENCODED:
+                del self.results[next(iter(self.results))]
+            self.results[key] = self._encode(*args, **kwargs)
+        return self.results[key]
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    """Whether a device or the machine ran out of memory; the CPU's allocator says so in a plain RuntimeError."""
+    """Whether a device or the machine ran out of memory; the CPU's allocator raises a plain RuntimeError then."""
     import torch
 
     words = str(error).lower()

@@ -1,4 +1,4 @@
-"""From settings to a pipeline on its device, as the YAML says; what is chosen for the user is logged with a reason."""
+"""From settings to a pipeline on its device. Every choice that is made for the user is logged with its reason."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Checker = Callable[[Sequence[Image.Image]], list[bool]]
 def load_pipeline(settings: DiffusersSettings) -> tuple[Any, Checker | None]:
     """The pipeline, and its safety checker as a function of images (None without one, or with `safety: keep`).
 
-    The checker is taken out of the pipeline, which would blacken what it catches and go on as if nothing were.
+    The checker is taken out of the pipeline, which would blacken the images that it catches and not say so.
 
     Raises:
-        ConfigError: an option that this pipeline does not have, or an argument that it is not called with.
+        ConfigError: this pipeline does not have an option, or is not called with an argument.
         EnvironmentFault: a package that an option needs is missing.
     """
     import torch
@@ -37,7 +37,7 @@ def load_pipeline(settings: DiffusersSettings) -> tuple[Any, Checker | None]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     log.info("device %s: %s", device, "torch sees a GPU" if device == "cuda" else "torch sees no GPU")
-    # from its folder in any case: with a revision, diffusers would ask for that of a connected repository too
+    # always from a folder: given a revision, diffusers would ask for it of a connected repository too
     source = settings.folder or snapshot(settings.repo, settings.revision, "model_index.json")
     components = _components(settings, source)
     arguments = _arguments(settings)
@@ -81,7 +81,10 @@ def load_pipeline(settings: DiffusersSettings) -> tuple[Any, Checker | None]:
 
 
 def _components(settings: DiffusersSettings, source: Path | None) -> list[str]:
-    """The pipeline's components; ConfigError for `without` one that it does not have, or a prior without a use."""
+    """The pipeline's components.
+
+    Raises ConfigError for one in `without` that it does not have, or a prior without use.
+    """
     index: Any = json.loads((source / "model_index.json").read_text()) if source else {}
     components = [name for name in index if not name.startswith("_")] if isinstance(index, dict) else []
     for name in settings.without:
@@ -118,7 +121,7 @@ def _arguments(settings: DiffusersSettings) -> dict[str, Any]:
 
 
 def _joined(prior: Mapping[str, Any], settings: DiffusersSettings, decoder: Any, arguments: Mapping[str, Any]) -> Any:
-    """A decoder and the prior that the YAML names, whatever prior the decoder's model card names."""
+    """A decoder with the prior that the YAML names, whatever prior the decoder's model card names."""
     from diffusers import AutoPipelineForText2Image, DiffusionPipeline
 
     repo, revision = prior["repo"], prior.get("revision", "main")
@@ -129,7 +132,7 @@ def _joined(prior: Mapping[str, Any], settings: DiffusersSettings, decoder: Any,
 
 
 def _scheduler(settings: DiffusersSettings, own: Any) -> Any:
-    """A scheduler of the class that is asked for, with the repository's configuration where nothing else is said."""
+    """A scheduler of the given class, with the repository's configuration where the settings give no other."""
     import diffusers
 
     given = dict(settings.scheduler or {})
@@ -140,13 +143,13 @@ def _scheduler(settings: DiffusersSettings, own: Any) -> Any:
         raise ConfigError(f"diffusers has no scheduler '{name}'{nearest(name, known)}")
     make: Any = kind
     try:
-        made = make.from_config(own.config, **given)
+        scheduler = make.from_config(own.config, **given)
     except (ImportError, LookupError, NotImplementedError, TypeError, ValueError) as error:
         raise ConfigError(f"scheduler {name}: {first_line(error)}") from error
     for key in given:
-        if key not in made.config:
-            raise ConfigError(f"scheduler {name} has no option '{key}'{nearest(key, made.config)}")
-    return made
+        if key not in scheduler.config:
+            raise ConfigError(f"scheduler {name} has no option '{key}'{nearest(key, scheduler.config)}")
+    return scheduler
 
 
 def _add_lora(settings: DiffusersSettings, pipeline: Any, lora: Any, name: str) -> None:
@@ -173,7 +176,9 @@ def _take_checker(pipeline: Any, device: str) -> Checker | None:
     extractor: Any = getattr(pipeline, "feature_extractor", None)
     if type(checker).__name__ != "StableDiffusionSafetyChecker":
         if checker is not None:
-            log.info("safety checker %s left in the pipeline: it says nothing to us", type(checker).__name__)
+            log.info(
+                "safety checker %s left in the pipeline: it does not report what it catches", type(checker).__name__
+            )
         return None
     if extractor is None:
         raise ConfigError(
@@ -191,7 +196,7 @@ def _take_checker(pipeline: Any, device: str) -> Checker | None:
         from diffusers.utils import logging as diffusers_logging
 
         pixels = extractor(list(images), return_tensors="pt").pixel_values
-        blanks = [np.zeros((1, 1, 3)) for _ in images]  # it blackens these, and not the images
+        blanks = [np.zeros((1, 1, 3)) for _ in images]  # the checker blackens these instead of the images
         level = diffusers_logging.get_verbosity()
         diffusers_logging.set_verbosity_error()
         try:
@@ -205,7 +210,7 @@ def _take_checker(pipeline: Any, device: str) -> Checker | None:
 
 
 def _place(pipeline: Any, settings: DiffusersSettings, device: str) -> None:
-    """Options for memory and speed, then the device."""
+    """Set the options for memory and speed, then move the pipeline to its device."""
     vae = getattr(pipeline, "vae", None) or getattr(pipeline, "movq", None)
     for option, method in (("vae_slicing", "enable_slicing"), ("vae_tiling", "enable_tiling")):
         if getattr(settings, option):
@@ -236,7 +241,7 @@ def _place(pipeline: Any, settings: DiffusersSettings, device: str) -> None:
     if settings.compile:
         if getattr(denoiser, "_repeated_blocks", None):
             denoiser.compile_repeated_blocks(fullgraph=True)
-            log.info("compile: the repeated blocks of %s, regionally", type(denoiser).__name__)
+            log.info("compile: the repeated blocks of %s, compiled by region", type(denoiser).__name__)
         else:
             denoiser.compile()
-            log.info("compile: %s whole, for it names no repeated blocks", type(denoiser).__name__)
+            log.info("compile: %s as a whole, since it names no repeated blocks", type(denoiser).__name__)

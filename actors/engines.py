@@ -5,11 +5,11 @@ store or of the experiment; the actors around it know nothing of diffusers, vLLM
 `TTI_ENGINES` or `VQA_ENGINES`, or a class of the user's as `module:Class` (`seesaw.actors.plugins`).
 
 An engine class is made as `Engine(settings)` in the actor's own process. `settings` is the YAML's mapping of the same
-name, and all of it is part of the identity of what the engine makes, except for the names in the class' `inert`, if it
-has that: what changes no pixel. What an engine adds to identity by itself (weights' content, a renderer's version) its
-class says in the classmethod `identity(settings)`, if it has one; it must be cheap and needs no accelerator. A
-classmethod `preflight(settings)`, if there is one, raises EnvironmentFault before anything starts when a package or
-weights are missing.
+name. All of it is part of the identity of what the engine makes, except for the names in the class attribute `inert`,
+if there is one: settings that change no pixel. The classmethod `identity(settings)`, if there is one, returns what the
+engine adds to the identity by itself (weights' content, a renderer's version); it must be cheap and need no
+accelerator. The classmethod `preflight(settings)`, if there is one, raises EnvironmentFault before anything starts if a
+package or weights are missing.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class Reply:
     mass: float
 
 
-#: Why an image is withheld: it shows nothing; a safety checker caught it; there is none (the rest of a whole batch).
+#: why an image is withheld: it shows nothing; a safety checker caught it; there is none, in a batch that must be whole
 BLANK, FLAGGED, ABSENT = REASONS = ("blank", "flagged", "absent")
 
 
 @dataclass(frozen=True)
 class Withheld:
-    """An image that was made and must not be asked: `reason` is one of REASONS."""
+    """An image that was made and must not be asked about; `reason` is one of REASONS."""
 
     image: bytes | Image.Image
     reason: str
@@ -82,18 +82,21 @@ class Withheld:
 
 class TTIEngine(Protocol):
     def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes | Image.Image | Withheld]:
-        """One image a seed, in order: encoded (PNG), or to be encoded while the next batch is made.
+        """One image a seed, in order: encoded (PNG), or a PIL image, which is encoded while the next batch is made.
 
-        Image j depends on prompt, adapter and seeds[j] alone. What is blank is found out by the actor too.
+        Image j depends on prompt, adapter and seeds[j] alone. The actor looks for blank images too.
         """
         ...
 
 
 class VQAEngine(Protocol):
     def check(self, questions: Sequence[VQAQuestion]) -> None:
-        """Raise EnvironmentFault if a choice of these questions could never be answered by this engine."""
+        """Raise EnvironmentFault if this engine could never give one of the choices of these questions as an answer."""
         ...
 
     def ask(self, requests: Sequence[tuple[bytes, Sequence[VQAQuestion]]]) -> list[list[Reply]]:
-        """Ask every image (encoded bytes) its questions; replies in the same order. Deterministic for one call."""
+        """Ask the questions about every image (encoded bytes); the replies are in the same order.
+
+        The same call always gives the same replies.
+        """
         ...

@@ -15,12 +15,14 @@ from seesaw.results.secrets import without_secrets
 
 __all__ = ["Part", "free_space", "listed", "remedy", "snapshot"]
 
-PATIENCE = 5.0  #: seconds to wait for the hub: what it says makes an error message better, and no more
+PATIENCE = 5.0  #: seconds to wait for the hub, whose answer only makes an error message better
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is needed of a repository: the files that match one of `include` (all, if empty) and none of `exclude`."""
+    """The files that are needed of a repository: those that match one of `include` (or all, if it is empty) and none of
+    `exclude`.
+    """
 
     repo: str
     revision: str
@@ -39,19 +41,22 @@ class Part:
 
 
 def snapshot(repo: str, revision: str, file: str) -> Path | None:
-    """The cache's folder of a revision if `file` is in it; ConfigError if no repository can have that name."""
+    """The folder of a revision in the cache, if `file` is in it.
+
+    Raises ConfigError if no repository can have that name.
+    """
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(repo, file, revision=revision)
+        path = try_to_load_from_cache(repo, file, revision=revision)
     except HFValidationError:
         raise ConfigError(f"'{repo}' is neither a folder here nor the name of a hub repository: OWNER/NAME") from None
-    return Path(found.removesuffix(file)) if isinstance(found, str) else None
+    return Path(path.removesuffix(file)) if isinstance(path, str) else None
 
 
 def listed(repo: str, revision: str) -> frozenset[str]:
-    """The files of a revision as far as the cache knows them: older versions of `hf` kept no list."""
+    """The files of a revision, as far as the cache knows them; older versions of `hf` kept no list."""
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
@@ -67,12 +72,12 @@ def free_space(place: Path) -> int:
 
 
 def remedy(part: Part, have: Path | None) -> str:
-    """What to type so that `part` is in the cache, and what stands in the way as far as the hub says it in time.
+    """The command that puts `part` into the cache, and what stands in the way, as far as the hub answers in time.
 
-    `have` is the snapshot's folder: what lies there already need not be fetched.
+    `have` is the folder of the snapshot: files that are there already need not be fetched.
     """
     answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-    # a thread, because looking up a host's name knows no timeout
+    # in a thread, because looking up a host's name has no timeout
     threading.Thread(target=lambda: answers.put(_answer(part, have)), daemon=True).start()
     try:
         return answers.get(timeout=PATIENCE)
@@ -86,7 +91,7 @@ def _answer(part: Part, have: Path | None) -> str:
 
     hub, token = HfApi(), get_token()
     try:
-        hub.auth_check(part.repo)  # of a gated repository anyone may see the list of files
+        hub.auth_check(part.repo)  # needed because anyone may see the list of files of a gated repository
         info = hub.model_info(part.repo, revision=part.revision, files_metadata=True, timeout=PATIENCE)
     except GatedRepoError:
         why = "the token in use was not let in" if token else "no token is set"
@@ -99,7 +104,7 @@ def _answer(part: Part, have: Path | None) -> str:
         )
     except RevisionNotFoundError:
         return f"the hub has no revision '{part.revision}' of it: see https://huggingface.co/{part.repo}/commits/main"
-    except Exception as error:  # of the HTTP library that the hub's client uses; whatever it is, it is told
+    except Exception as error:  # errors of the HTTP library that the hub's client uses: all are passed on
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return _unasked(part, lines[0])
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}

@@ -1,8 +1,8 @@
-"""`transformers`: a VLM in plain PyTorch, for machines where vLLM is not to be had; its answers are vLLM's.
+"""`transformers`: a VLM in plain PyTorch, for machines without vLLM; its answers are those of vLLM.
 
 It scores choices as `vllm_engine` does with `answers: score`: the same prompts, the same tokens, the same arithmetic.
 All questions of an image are one batch, padded on the right, where no real token sees the padding. Nothing is cached
-between questions: it is the slow, plain reference.
+between questions: this is the slow and simple reference.
 """
 
 from __future__ import annotations
@@ -50,13 +50,16 @@ class TransformersEngine:
         vlm_preflight(settings, "transformers", "transformers torch")
 
     def check(self, questions: Sequence[VQAQuestion]) -> None:
-        """EnvironmentFault if choices of a question come to the same tokens. Asks all of an empty image once."""
+        """Raise EnvironmentFault if choices of a question have the same tokens.
+
+        Asks all questions about an empty image once.
+        """
         file = io.BytesIO()
         Image.new("RGB", (64, 64), (255, 255, 255)).save(file, "PNG")
         self.ask([(file.getvalue(), questions)])
 
     def ask(self, requests: Sequence[tuple[bytes, Sequence[VQAQuestion]]]) -> list[list[Reply]]:
-        """Replies in the order of the requests. What torch or PIL raise goes through."""
+        """Replies in the order of the requests. Raises what torch or PIL raise."""
         began = time.perf_counter()
         replies = [self._ask_image(file, questions) if questions else [] for file, questions in requests]
         self._questions += sum(map(len, replies))
@@ -88,16 +91,16 @@ class TransformersEngine:
         lengths = batch["attention_mask"].sum(1).tolist()
         batch = _extended(batch, lengths, [prefix for _, prefix, _ in rows])
         ends = [length + len(prefix) - 1 for length, (_, prefix, _) in zip(lengths, rows, strict=True)]
-        kept = sorted(set(ends))  # logits of the whole vocabulary only where some row ends
+        kept = sorted(set(ends))  # logits of the whole vocabulary are computed only where a row ends
         keep = torch.tensor(kept, device=self.model.device)
         with torch.inference_mode():
             inputs = {k: v.to(self.model.device) if torch.is_tensor(v) else v for k, v in batch.items()}
             logits = self.model(**inputs, logits_to_keep=keep, use_cache=False).logits
-        found = []
+        logprobs = []
         for row, (end, (_, _, tokens)) in enumerate(zip(ends, rows, strict=True)):
             scores = logits[row, kept.index(end)].float().log_softmax(-1)
-            found.append(dict(zip(tokens, scores[list(tokens)].tolist(), strict=True)))
-        return found
+            logprobs.append(dict(zip(tokens, scores[list(tokens)].tolist(), strict=True)))
+        return logprobs
 
     def _code(self, question: VQAQuestion) -> CodedQuestion:
         if question not in self._coded:
@@ -116,7 +119,7 @@ class TransformersEngine:
 
 
 def _extended(batch: Mapping[str, Any], lengths: Sequence[int], prefixes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
-    """The batch, (n, length), with each row's prefix written where its prompt ends; what is per token grows along."""
+    """The batch, (n, length), with each row's prefix written after its prompt; all tensors that are per token grow."""
     import torch
 
     longest = max(length + len(prefix) for length, prefix in zip(lengths, prefixes, strict=True))

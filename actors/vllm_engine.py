@@ -1,16 +1,16 @@
 """`vllm`: a VLM hosted by vLLM in the actor's own process.
 
 All questions of a call go to vLLM together, image by image, each image first in its prompts, so that what comes before
-a question is computed once (vLLM's prefix cache, in whole blocks) and an image is encoded once.
+a question is computed once (by vLLM's prefix cache, in whole blocks) and an image is encoded once.
 
 `answers: score` reads the raw probabilities of the tokens that tell the choices apart (see `choice_tree`): one token
-a question, mostly. `answers: constrain` lets vLLM write one of the choices under a grammar's mask; the probabilities
-are scored beside it, so it costs more, and where tokens of the mask lead elsewhere than the likeliest choice, `answer`
-and the largest of `probabilities` may differ.
+for most questions. `answers: constrain` lets vLLM write one of the choices under a grammar's mask. The probabilities
+are scored as well, so it costs more; and where the mask's tokens lead to another choice than the likeliest one,
+`answer` and the largest of `probabilities` may differ.
 
-What a call answers depends, bit for bit, on the call alone and not on calls before it: caches are emptied first. One
-exception saves a second reading of every image: a call with other questions about images of the call before it
-(the questions that follow the person question) goes on from that call's cache, always in the same way.
+The answers of a call depend on the call alone and are bit-identical whatever calls came before: caches are emptied
+first. There is one exception, so that every image is read once: a call with other questions about images of the call
+before (those that follow the person question) uses that call's cache, always in the same way.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from seesaw.results.secrets import without_secrets
 __all__ = ["VLLMEngine"]
 
 Request = tuple[bytes, Sequence[VQAQuestion]]
-#: Sampling parameters of vLLM take that many tokens to report on (`MAX_LOGPROB_TOKEN_IDS`).
-REPORTED = 128
+#: the most tokens whose probabilities one request of vLLM reports (`MAX_LOGPROB_TOKEN_IDS`)
+MAX_REPORTED = 128
 
 
 class VLLMEngine:
-    """A VQA engine; see `VLMSettings` for its settings. `alive` turns False when vLLM fails amid requests.
+    """A VQA engine; see `VLMSettings` for its settings. `alive` becomes False when vLLM fails amid requests.
 
-    One engine a process: when one is collected, vLLM takes down what all engines of the process share.
+    A process may have one engine only: when one is collected, vLLM destroys what all engines of the process share.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -65,18 +65,18 @@ class VLLMEngine:
         vlm_preflight(settings, "vllm", "'seesaw[cuda]', or 'seesaw[cpu]' without a GPU")
 
     def check(self, questions: Sequence[VQAQuestion]) -> None:
-        """EnvironmentFault for choices that come to the same tokens, that the grammar masks, or that do not fit.
+        """Raise EnvironmentFault for choices that have the same tokens, that the grammar masks, or that are too long.
 
-        Ends with a question about an empty image, so that an engine that cannot answer says so before work starts.
+        Ends with a question about an empty image, so that an engine that cannot answer fails before work starts.
         """
-        room = self.llm.model_config.max_model_len
+        limit = self.llm.model_config.max_model_len
         for question in questions:
             coded = self._plan(question).coded
             expanded = self._expanded(coded) + max(map(len, coded.sequences))
-            if expanded > room:
+            if expanded > limit:
                 raise EnvironmentFault(
                     f"'{question.text}' with an image of 1024 x 1024 takes {expanded} tokens, but max_model_len of "
-                    f"'{self.settings.model}' is {room}; raise it, or bound the image's pixels in mm_processor_kwargs"
+                    f"'{self.settings.model}' is {limit}; raise it, or bound the image's pixels in mm_processor_kwargs"
                 )
         if self.settings.answers == "constrain":
             from seesaw.actors.choice_mask import refuse_masked_choices, vllm_grammar_backend
@@ -89,8 +89,8 @@ class VLLMEngine:
         self._before = (frozenset(), frozenset())
 
     def ask(self, requests: Sequence[Request]) -> list[list[Reply]]:
-        """Replies in the order of the requests. What vLLM or PIL raise goes through; see `alive`."""
-        if not self.alive:  # vLLM would go round for ever over the requests that it never finished
+        """Replies in the order of the requests. Raises what vLLM or PIL raise; see `alive`."""
+        if not self.alive:  # vLLM would loop forever over the requests that it has not finished
             raise RuntimeError(f"the engine of '{self.settings.model}' died in an earlier call")
         began = time.perf_counter()
         prompts, sampling = self.requests(requests)
@@ -100,7 +100,7 @@ class VLLMEngine:
         try:
             outputs = self.llm.generate(prompts, sampling, use_tqdm=False)
         except Exception:
-            # In-process, a failed step leaves its requests half done in the scheduler: nothing after it can be trusted.
+            # A failed step leaves its requests half done in the scheduler: no later result can be trusted.
             self.alive = not self.llm.llm_engine.has_unfinished_requests()
             raise
         replies, at = [], 0
@@ -120,7 +120,8 @@ class VLLMEngine:
         sampling: list[Any] = []
         for file, questions in requests:
             picture = {"image": opaque_rgb(open_image(file))}
-            content = {"image": hashlib.sha256(file).hexdigest()}  # else vLLM hashes the pixels for every question
+            # given because vLLM would hash the pixels again for every question
+            content = {"image": hashlib.sha256(file).hexdigest()}
             for question in questions:
                 plan = self._plan(question)
                 sampling += plan.sampling
@@ -149,7 +150,7 @@ class VLLMEngine:
         self._seconds += seconds
 
     def _forget(self, requests: Sequence[Request]) -> None:
-        """Empty the caches, unless these are further questions about images of a call that began empty."""
+        """Empty the caches, unless these are other questions about images of a call that began with empty caches."""
         images = frozenset(file for file, _ in requests)
         questions = frozenset(q for _, asked in requests for q in asked)
         seen, asked = self._before
@@ -167,7 +168,7 @@ class VLLMEngine:
         return self._plans[question]
 
     def _encode(self, text: str, whole: bool) -> list[int]:
-        # A template that does not write the beginning-of-text token leaves it to the tokenizer, as transformers does.
+        # Where the template writes no beginning-of-text token, the tokenizer adds it, as in transformers.
         bos = self.tokenizer.bos_token
         return list(self.tokenizer.encode(text, add_special_tokens=whole and not (bos and text.startswith(bos))))
 
@@ -179,13 +180,13 @@ class VLLMEngine:
         return str(prompt["prompt"])
 
     def _expanded(self, coded: CodedQuestion) -> int:
-        """Tokens of a prompt with its image, of 1024 x 1024."""
+        """The number of tokens of a prompt with an image of 1024 x 1024."""
         prompt = {"prompt_token_ids": list(coded.tokens), "multi_modal_data": {"image": _blank(1024)}}
         return len(self.llm.renderer.process_for_engine(prompt, time.time())["prompt_token_ids"])
 
 
 class _Plan:
-    """The requests that one question about one image takes: those of its branchings, and a written answer."""
+    """The requests for one question about one image: one or more for each branching, and one to write an answer."""
 
     def __init__(self, coded: CodedQuestion, constrain: bool) -> None:
         from vllm import SamplingParams
@@ -196,13 +197,13 @@ class _Plan:
         self.sampling: list[Any] = []
         self.branching: list[int] = []
         for number, branching in enumerate(coded.tree.branchings):
-            for start in range(0, len(branching.tokens), REPORTED):
+            for start in range(0, len(branching.tokens), MAX_REPORTED):
                 self.branching.append(number)
                 self.prompts.append([*coded.tokens, *branching.prefix])
                 self.sampling.append(
                     SamplingParams(
                         max_tokens=1, temperature=0.0, detokenize=False,
-                        logprob_token_ids=list(branching.tokens[start : start + REPORTED]),
+                        logprob_token_ids=list(branching.tokens[start : start + MAX_REPORTED]),
                     )
                 )  # fmt: skip
         if constrain:
@@ -213,17 +214,17 @@ class _Plan:
 
     def reply(self, outputs: Sequence[Any]) -> Reply:
         tree, question = self.coded.tree, self.coded.question
-        known: list[dict[int, float]] = [{} for _ in tree.branchings]
+        logprobs: list[dict[int, float]] = [{} for _ in tree.branchings]
         for number, output in zip(self.branching, outputs, strict=not self.constrain):
             (first,) = output.outputs[0].logprobs
-            known[number].update((token, entry.logprob) for token, entry in first.items())
+            logprobs[number].update((token, entry.logprob) for token, entry in first.items())
         if not self.constrain:
-            return reply(question, tree, known)
+            return reply(question, tree, logprobs)
         written = outputs[-1].outputs[0].text
         meant = {s.strip(): o for s, o in zip(self.coded.spellings, tree.owners, strict=True)}.get(written.strip())
         if meant is None:
             raise ValueError(f"constrained to {question.choices}, vLLM wrote {written!r}; use `answers: score`")
-        return reply(question, tree, known, question.choices[meant])
+        return reply(question, tree, logprobs, question.choices[meant])
 
 
 def _blank(size: int) -> Image.Image:
@@ -231,10 +232,11 @@ def _blank(size: int) -> Image.Image:
 
 
 def _load(settings: VLMSettings) -> Any:
-    """A `vllm.LLM` in this process; EnvironmentFault where there is no vLLM or no such model."""
+    """A `vllm.LLM` in this process. Raises EnvironmentFault if there is no vLLM or no such model."""
     source = settings.source
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # a load warns of some twenty things that nobody set
+    # while it loads, it warns of some twenty options that nobody set
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     try:
@@ -251,17 +253,17 @@ def _load(settings: VLMSettings) -> Any:
         "structured_outputs_config": {"backend": "xgrammar"},
     }
     if current_platform.is_cpu():
-        # vLLM by itself takes nearly all memory for its cache, blocks of 128 tokens that hide short prefixes, and
-        # compiles for 20 s that gained nothing measurable here.
+        # By default vLLM takes nearly all memory for its cache, uses blocks of 128 tokens, which miss short prefixes,
+        # and compiles for 20 s, which gained nothing measurable here.
         cache = 2**27 if settings.model == "pictogram" else 2**31
         arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": cache, "block_size": 32}
     arguments |= settings.engine_args
     set_num_threads = torch.set_num_threads
     try:
         llm = vllm.LLM(source, revision=settings.revision, dtype=settings.precision, **arguments)
-    except (OSError, ValueError) as error:  # no such model or access; a value that this machine cannot do
+    except (OSError, ValueError) as error:  # no such model, no access, or a value that this machine does not support
         raise EnvironmentFault(f"vLLM cannot load '{settings.model}': {without_secrets(str(error))}") from error
     finally:
-        # On the CPU vLLM replaces it by a stub that warns at every request; its own threads are not bound in-process.
+        # On the CPU vLLM replaces it by a stub that warns at every request; in-process it does not bind its threads.
         torch.set_num_threads = set_num_threads
     return llm

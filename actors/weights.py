@@ -1,4 +1,4 @@
-"""Weights: what identifies them, whether they are whole on this machine, and what to do when they are not."""
+"""Weights: what identifies them, whether they are complete on this machine, and what to do if they are not."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from seesaw.results.errors import EnvironmentFault
 
 __all__ = ["connected_pipelines", "content_identity", "need_package", "need_pipeline", "need_weights"]
 
-#: What decides about a model's output in its folder; everything else there (readme, images) does not.
+#: suffixes of the files in a model's folder that affect its output; all others (readme, images) do not
 _CONTENT = frozenset({".safetensors", ".bin", ".json", ".jinja", ".model", ".txt", ".py"})
-#: Of a pipeline's repository: its components' folders, not the checkpoints in one file beside them.
+#: of a pipeline's repository: the folders of its components, and not the checkpoints in one file beside them
 _PIPELINE = ("*/*", "*.json", "*.jinja", "README.md", "*model*.safetensors")
 _OTHER_FORMATS = ("*.bin", "*.msgpack", "*.onnx*", "*.pb")
 _VARIANTS = ("*.fp16*",)
@@ -39,7 +39,7 @@ _SHOWN = 4  #: lacking files that a message names
 
 
 def content_identity(folder: Path, only: str = "") -> str:
-    """SHA-256 over names and contents of a model's files (or `only` one), so that weights changed are other weights."""
+    """SHA-256 over the names and contents of a model's files, or of `only` one: changed weights are another model."""
     digest = hashlib.sha256()
     for path in [folder / only] if only else sorted(_files(folder)):
         with path.open("rb") as file:
@@ -49,7 +49,7 @@ def content_identity(folder: Path, only: str = "") -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files that decide about a model's output; folders that are links are followed, each once."""
+    """The files that affect a model's output. Links to folders are followed, each folder once."""
     seen = set()
     for home, _, names in os.walk(folder, followlinks=True):
         if (real := os.path.realpath(home)) in seen:
@@ -59,13 +59,13 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def need_package(package: str, install: str) -> None:
-    """EnvironmentFault with what to install unless `package` can be imported."""
+    """Raise EnvironmentFault, with what to install, unless `package` can be imported."""
     if importlib.util.find_spec(package) is None:
         raise EnvironmentFault(f"this run needs the package '{package}', which is not installed: pip install {install}")
 
 
 def need_weights(repo: str, revision: str, file: str, folder: Path | None = None) -> None:
-    """Check that `file` and the weights beside it are whole in `folder`, or else in the cache of the hub.
+    """Check that `file` and the weights beside it are complete in `folder` or, without one, in the cache of the hub.
 
     Raises:
         EnvironmentFault: what is missing or cut short, where, and the command that fetches it.
@@ -84,12 +84,11 @@ def need_pipeline(
     without: Collection[str] = (),
     connected: bool = True,
 ) -> None:
-    """Check that a diffusers pipeline is whole in `folder`, or else in the cache of the hub.
+    """Check that a diffusers pipeline is complete in `folder` or, without one, in the cache of the hub.
 
-    `connected`: with the `prior` that its model card names.
-
-    Whole: the components of model_index.json, but for those `without`, have their configuration and, if they are
-    models, their safetensors (of `variant`, where a component has it), every shard as long as its header says.
+    It is complete if all components of model_index.json but those in `without` have their configuration and, if they
+    are models, their safetensors (of `variant`, where a component has that), and every shard is as long as its header
+    says. With `connected`, the same is checked of the `prior` that its model card names.
 
     Raises:
         EnvironmentFault: what is missing or cut short, where, and the command that fetches it.
@@ -102,7 +101,7 @@ def need_pipeline(
 
 
 def connected_pipelines(folder: Path) -> list[str]:
-    """The repositories that a pipeline's model card names as its `prior`: diffusers loads them with it."""
+    """The repositories that a pipeline's model card names as its `prior`: diffusers loads them too."""
     from huggingface_hub import metadata_load
 
     card = folder / "README.md"
@@ -121,12 +120,12 @@ def _need_alone(repo: str, revision: str, variant: str | None, folder: Path | No
     lacking = [] if home is None else list(dict.fromkeys(_pipeline_lacks(home, variant, without, files)))
     part = Part(repo, revision, _PIPELINE, _OTHER_FORMATS + (() if variant else _VARIANTS))
     _refuse(part, folder, home, lacking)
-    assert home is not None  # or it would have been refused
+    assert home is not None  # else _refuse has raised
     return home
 
 
 def _refuse(part: Part, folder: Path | None, home: Path | None, lacking: list[str]) -> None:
-    """EnvironmentFault if there is no `home`, or it is `lacking` something."""
+    """Raise EnvironmentFault if there is no `home`, or it is `lacking` something."""
     if home is not None and not lacking:
         return
     more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
@@ -138,7 +137,7 @@ def _refuse(part: Part, folder: Path | None, home: Path | None, lacking: list[st
 
 
 def _model_lacks(home: Path, file: str) -> Iterator[str]:
-    """What a model's folder lacks, of whatever format its weights are."""
+    """What a model's folder lacks, whatever the format of its weights."""
     if not (home / file).is_file():
         yield f"{file} is missing"
     weights = [
@@ -156,7 +155,7 @@ def _model_lacks(home: Path, file: str) -> Iterator[str]:
 
 
 def _pipeline_lacks(home: Path, variant: str | None, without: Collection[str], files: Collection[str]) -> Iterator[str]:
-    """What a pipeline's folder lacks; `files` are those of its repository, as far as they are known."""
+    """What a pipeline's folder lacks; `files` are the files of its repository, as far as they are known."""
     index = _json(home / "model_index.json")
     if index is None:
         yield "model_index.json is missing or no JSON"
@@ -164,7 +163,7 @@ def _pipeline_lacks(home: Path, variant: str | None, without: Collection[str], f
     varied = variant is None
     for name, entry in sorted(index.items()):
         if name.startswith("_") or name in without or not _is_component(entry):
-            continue  # a setting of the pipeline, or a component that it has not
+            continue  # a setting of the pipeline, or a component that it does not have
         place = home / name if (home / name).is_dir() else home  # some repositories keep a component at their root
         there = {path.name for path in place.iterdir() if path.is_file()}
         kind = _WEIGHTLESS.search(str(entry[-1]))
@@ -188,17 +187,17 @@ def _is_component(entry: Any) -> bool:
 
 
 def _component_lacks(place: Path, there: Collection[str], name: str, library: str, tag: str) -> Iterator[str]:
-    """What of a component's safetensors is lacking; `tag` is the `.fp16` of a variant."""
-    known = (
+    """What is missing of a component's safetensors; `tag` is the `.fp16` of a variant."""
+    names = (
         f"diffusion_pytorch_model.safetensors.index{tag}.json",
         f"diffusion_pytorch_model.safetensors{tag}.index.json",
         f"diffusion_pytorch_model{tag}.safetensors",
         f"model{tag}.safetensors",
         f"model.safetensors.index{tag}.json",
     )
-    found = next((file for file in known if file in there), None)
-    if found is not None:
-        yield from (_shards_lack if found.endswith(".json") else _damage)(place / found, f"{name}/{found}")
+    present = next((file for file in names if file in there), None)
+    if present is not None:
+        yield from (_shards_lack if present.endswith(".json") else _damage)(place / present, f"{name}/{present}")
         return
     kind = f" of the variant '{tag[1:]}'" if tag else ""
     stem = "model" if library == "transformers" else "diffusion_pytorch_model"
@@ -215,7 +214,7 @@ def _component_lacks(place: Path, there: Collection[str], name: str, library: st
 
 
 def _shards(index: Path) -> list[str]:
-    """Names of the shards that an index lists; none if it is no index."""
+    """The names of the shards that an index lists; none if it is no index."""
     weights: Any = (_json(index) or {}).get("weight_map")
     return sorted(set(weights.values())) if isinstance(weights, dict) else []
 
@@ -229,7 +228,7 @@ def _shards_lack(index: Path, name: str) -> Iterator[str]:
 
 
 def _damage(path: Path, name: str) -> Iterator[str]:
-    """What is wrong with a safetensors file by its length and header; its tensors are not read."""
+    """What is wrong with a safetensors file, judged by its length and header; its tensors are not read."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -241,12 +240,12 @@ def _damage(path: Path, name: str) -> Iterator[str]:
     except (SafetensorError, OSError) as error:
         with path.open("rb") as file:
             pointer = file.read(24) == b"version https://git-lfs."
-        broken = f"cut short or damaged ({error}): remove {path.resolve()}"  # hf fetches nothing that is there
+        broken = f"cut short or damaged ({error}): remove {path.resolve()}"  # hf fetches no file that exists
         yield f"{name} is {'a pointer of Git LFS: run git lfs pull' if pointer else broken}"
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    """A JSON object, or None if the file is missing or holds none."""
+    """A JSON object, or None if the file is missing or holds something else."""
     try:
         loaded = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

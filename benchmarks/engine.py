@@ -78,7 +78,7 @@ def pipelines(args: argparse.Namespace) -> None:
 
     def forgetful() -> None:
         for text, seeds in batches:
-            engine._pipeline.encode_prompt.kept.clear()
+            engine._pipeline.encode_prompt.results.clear()
             engine.generate(text, seeds)
 
     ways = {
