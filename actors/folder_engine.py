@@ -1,4 +1,4 @@
-"""`folder`: real images in the place of a model, so that the same store, questions and VLM measure what D* is of them.
+"""`folder`: real images in the place of a model, so that their D* is measured with the same store, questions and VLM.
 
 The paper's appendix "Using Real World Biases" takes its D* from 48 images of a web search. They lie in
 `path/<subject>/`, a folder for each subject of the dataset: `computer programmer`, `Computer-Programmer` or
@@ -25,7 +25,7 @@ from seesaw.results.store.identity import image_seed
 
 __all__ = ["FolderEngine", "real_images"]
 
-MOST = 100_000  #: images of a prompt, as far as a seed's number is looked for; the runner plans no more
+MOST = 100_000  #: a seed's number is looked for among so many images of a prompt; the runner plans no more
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -47,9 +47,9 @@ class FolderSettings:
 class FolderEngine:
     """A TTI engine over real images; see `FolderSettings` for its settings.
 
-    Image i of a subject is its i-th file by path, so every file is one image, once: an engine is told seeds, and the
-    root seed says which number each of them has. Real images have no counterfactuals: a prompt that is not the template
-    about one of the subjects is refused. An image is kept upright and in RGB, its pixels as they are.
+    Image i of a subject is its i-th file by path, so every file is one image, once. An engine is given seeds, and the
+    root seed says which number each of them has. Real images have no counterfactuals: every prompt but the template
+    with one of the subjects is refused. An image is stored upright and in RGB, with its pixels as they are.
     """
 
     #: the content of the files is identity; prompt and seed are part of an image's own
@@ -66,7 +66,7 @@ class FolderEngine:
 
     @classmethod
     def absolute(cls, settings: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
-        """Settings whose `path` means the same from everywhere; a relative one is looked for in `folders`."""
+        """The settings with an absolute `path`; a relative one is looked for in `folders`."""
         path = Path(FolderSettings.read(settings).path).expanduser()
         places = (folder / path for folder in folders)
         return {**settings, "path": next((str(p.absolute()) for p in places if p.exists()), str(path))}
@@ -87,7 +87,7 @@ class FolderEngine:
                 raise ConfigError(f"{file} is no image: {error}; take it out of the folder") from None
 
     def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[Image.Image | Withheld]:
-        """The files with these seeds' numbers, decoded; ABSENT where there are no more, for batches are whole.
+        """The files with these seeds' numbers, decoded. ABSENT where there are no more files, since batches are whole.
 
         Raises:
             ConfigError: a prompt that is no subject's initial one; another root seed; a file that cannot be decoded;
