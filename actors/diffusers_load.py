@@ -139,8 +139,8 @@ def _scheduler(settings: DiffusersSettings, own: Any) -> Any:
     name = given.pop("class")
     kind = getattr(diffusers, name, None)
     if not name.endswith("Scheduler") or not isinstance(kind, type):
-        known = [n for n in dir(diffusers) if n.endswith("Scheduler") and not n.startswith(("Flax", "_"))]
-        raise ConfigError(f"diffusers has no scheduler '{name}'{nearest(name, known)}")
+        schedulers = [n for n in dir(diffusers) if n.endswith("Scheduler") and not n.startswith(("Flax", "_"))]
+        raise ConfigError(f"diffusers has no scheduler '{name}'{nearest(name, schedulers)}")
     make: Any = kind
     try:
         scheduler = make.from_config(own.config, **given)

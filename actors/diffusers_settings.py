@@ -141,13 +141,13 @@ class DiffusersSettings:
         return path
 
     def pixels(self) -> dict[str, Any]:
-        """What changes a pixel and is not weights, where it is not the default; the same whatever way it was said."""
-        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NO_PIXELS}
-        said["without"] = sorted(said["without"]) or None
-        said["size"] = list(self.sides) if self.size is not None else None
-        said["guidance"] = None if self.guidance is None else float(self.guidance)
+        """The settings, but weights, that change a pixel and are not the default; in one form, however they were given."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NO_PIXELS}
+        values["without"] = sorted(values["without"]) or None
+        values["size"] = list(self.sides) if self.size is not None else None
+        values["guidance"] = None if self.guidance is None else float(self.guidance)
         defaults = {f.name: f.default for f in fields(self)}
-        return {key: value for key, value in said.items() if value not in (None, {}, defaults[key])}
+        return {key: value for key, value in values.items() if value not in (None, {}, defaults[key])}
 
     @property
     def sides(self) -> tuple[Any, Any]:

@@ -170,8 +170,8 @@ def _pipeline_lacks(home: Path, variant: str | None, without: Collection[str], f
         if kind or ("config.json" not in there and not there.isdisjoint(_NO_MODEL)):
             if kind and there.isdisjoint(_NO_MODEL):
                 yield f"{name}/{_SETTINGS[kind[1]]} is missing"
-            known = sorted(file for file in files if file.startswith(f"{name}/"))
-            yield from (f"{file} is missing" for file in known if not (home / file).is_file())
+            expected = sorted(file for file in files if file.startswith(f"{name}/"))
+            yield from (f"{file} is missing" for file in expected if not (home / file).is_file())
             continue
         if "config.json" not in there:
             yield f"{name}/config.json is missing"

@@ -149,9 +149,9 @@ def plan(config: str, overrides: tuple[str, ...], gpus: int | None, gpu_memory: 
     from seesaw.runner.plan import make_plan, time_plan
 
     experiment = load_experiment(config, overrides)
-    made = make_plan(experiment, Store(experiment.store))
-    timing = None if gpus is None else time_plan(experiment, made, gpus, gpu_memory)
-    show_plan(experiment, made, as_json, timing)
+    prospect = make_plan(experiment, Store(experiment.store))
+    timing = None if gpus is None else time_plan(experiment, prospect, gpus, gpu_memory)
+    show_plan(experiment, prospect, as_json, timing)
 
 
 @main.command()

@@ -38,8 +38,8 @@ def find_yaml(source: str, folder: Path, what: str) -> Path:
         raise ConfigError(f"{what} '{source}' does not exist{_near_files(path)}")
     named = folder / f"{source}.yaml"
     if not source or not named.is_file():
-        known = [p.stem for p in folder.glob("*.yaml")]
-        raise ConfigError(f"no {what} '{source}' in {folder.name}/{nearest(source, known)}")
+        names = [p.stem for p in folder.glob("*.yaml")]
+        raise ConfigError(f"no {what} '{source}' in {folder.name}/{nearest(source, names)}")
     return named
 
 

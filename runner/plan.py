@@ -158,12 +158,12 @@ def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
         stored_images, odd = store.look(model.folder)
         problems += odd
         cells = prompts * len(experiment.dataset.subjects)
-        done = made = total = 0
+        with_answers = with_images = total = 0
         for batch in all_batches(experiment, model):
             total += 1
-            done += batch.answers in answered
-            made += batch.images in stored_images or batch.answers in answered
-        asks += total - done
+            with_answers += batch.answers in answered
+            with_images += batch.images in stored_images or batch.answers in answered
+        asks += total - with_answers
         models.append(
             ModelPlan(
                 name=model.name,
@@ -172,9 +172,9 @@ def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
                 attributes=cells * experiment.images * axes,
                 questions=cells * experiment.images * questions,
                 batches=total,
-                images_held=made,
-                answers_held=done,
-                hours=(total - made) * BATCH * model.spec.seconds_per_image / 3600
+                images_held=with_images,
+                answers_held=with_answers,
+                hours=(total - with_images) * BATCH * model.spec.seconds_per_image / 3600
                 if model.spec.seconds_per_image
                 else None,
                 disk_gb=cells * stored * model.spec.image_kb / 1e6 if model.spec.image_kb else None,

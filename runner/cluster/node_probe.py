@@ -100,13 +100,13 @@ def versions() -> dict[str, str]:
 
     Seesaw's version has the first digits of the SHA-256 of its code.
     """
-    found = {"Seesaw": f"{metadata.version('seesaw')} (code {_code()})"}
-    found["Python"] = ".".join(platform.python_version_tuple()[:2])
+    installed = {"Seesaw": f"{metadata.version('seesaw')} (code {_code()})"}
+    installed["Python"] = ".".join(platform.python_version_tuple()[:2])
     for package in ("ray", *LIBRARIES):
         for name in (package, f"{package}-cpu"):  # vLLM for CPUs has another name
             with suppress(metadata.PackageNotFoundError):
-                found.setdefault(package, metadata.version(name))
-    return found
+                installed.setdefault(package, metadata.version(name))
+    return installed
 
 
 def _code() -> str:
@@ -176,8 +176,8 @@ def _gpu_gb() -> float:
         *(["-i", chosen] if chosen else []),
     ]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-        return max(float(line) for line in told.splitlines()) * 2**20 / 1e9
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        return max(float(line) for line in output.splitlines()) * 2**20 / 1e9
     except (OSError, subprocess.SubprocessError, ValueError):
         return math.inf
 

@@ -94,24 +94,24 @@ def welcome(experiment: Experiment, ready: Ready) -> Ready:
         EnvironmentFault: the store cannot be written from here now. Never because a new node lacks something.
     """
     new = [node for node in nodes() if node.name not in ready.facts and node.name not in ready.refused]
-    found, problems = _survey(experiment, new)
-    known, facts, notes = labels(), dict(ready.facts), [f"not used: {line}" for line in lines_by_problem(problems)]
+    reports, problems = _survey(experiment, new)
+    label_of, facts, notes = labels(), dict(ready.facts), [f"not used: {line}" for line in lines_by_problem(problems)]
     refused = {node for node, _ in problems}
-    for name, fact in found.items():
-        label, apart = known.get(name, name), _apart(experiment, {**facts, name: fact})
+    for name, report in reports.items():
+        label, apart = label_of.get(name, name), _apart(experiment, {**facts, name: report})
         if apart:
             refused.add(name)
             notes += [f"{label} has joined and is not used: {line}" for line in apart]
             continue
-        facts[name] = fact
-        notes += [f"{label} has joined", *(f"{label} is without {model}: {why}" for model, why in fact.lacks.items())]
+        facts[name] = report
+        notes += [f"{label} has joined", *(f"{label} is without {model}: {why}" for model, why in report.lacks.items())]
     return Ready(facts, ready.refused | refused, tuple(notes))
 
 
 def _on_this_machine(experiment: Experiment) -> Ready:
-    asked = _engine_checks(experiment)
+    checks = _engine_checks(experiment)
     with ThreadPoolExecutor() as pool:  # each may wait some seconds for what the hub says
-        lacks = zip(asked, pool.map(engine_lacks, asked), strict=True)
+        lacks = zip(checks, pool.map(engine_lacks, checks), strict=True)
         facts = replace(probe_this_machine([]), lacks={model[0]: why for model, why in lacks if why})
     here = {node.name: facts for node in nodes()}
     lacking, _ = models_lack(experiment, nodes(here), here, cluster=False)

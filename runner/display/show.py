@@ -43,9 +43,9 @@ def show_plan(experiment: Experiment, plan: Plan, as_json: bool, timing: Timing 
     for column in ("model", "cells", "images", "attributes", "questions", "held", "device hours", "disk GB"):
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     for m in plan.models:
-        held = f"{m.images_held / m.batches:.0%}" if m.batches else "-"
+        stored = f"{m.images_held / m.batches:.0%}" if m.batches else "-"
         table.add_row(
-            escape(m.name), f"{m.cells:,}", f"{m.images:,}", f"{m.attributes:,}", f"{m.questions:,}", held,
+            escape(m.name), f"{m.cells:,}", f"{m.images:,}", f"{m.attributes:,}", f"{m.questions:,}", stored,
             "?" if m.hours is None else f"{m.hours:.2f}", "?" if m.disk_gb is None else f"{m.disk_gb:.2f}",
         )  # fmt: skip
     table.add_section()

@@ -67,8 +67,8 @@ def show_status(run: Path, as_json: bool) -> None:
     }.get(state, escape(str(state)))
     console.print(f"[b]{escape(experiment.name)}[/b] ({escape(str(run))}), {escape(str(command))}: {meaning}")
     if command == "mitigate":
-        known = ", ".join(f"{number:,} {escape(outcome)}" for outcome, number in sorted(outcomes.items()))
-        console.print(f"  mitigations: {known or 'no outcomes yet'}; of what a sweep, its first step, looks at:")
+        listed = ", ".join(f"{number:,} {escape(outcome)}" for outcome, number in sorted(outcomes.items()))
+        console.print(f"  mitigations: {listed or 'no outcomes yet'}; of what a sweep, its first step, looks at:")
     if state == "running":
         progress = _progress(run)
         for line in [progress.get("figures", "no figures yet"), *fleet_lines(progress.get("fleet", {}))]:

@@ -336,9 +336,9 @@ class _DecisionBuilder:
             if replica.model != demand.name and self._may_evict(replica, demand):
                 by_node.setdefault(replica.node, []).append(replica)
         for free in sorted((self._free[name] for name in by_node), key=lambda free: free.order(demand)):
-            found = self._fewest(free, by_node[free.node.name], demand)
-            if found and (not best or len(found) < len(best)):
-                best = found
+            victims = self._fewest(free, by_node[free.node.name], demand)
+            if victims and (not best or len(victims) < len(best)):
+                best = victims
             if len(best) == 1:
                 break
         return best
