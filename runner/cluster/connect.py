@@ -13,22 +13,27 @@ import logging
 import math
 import os
 import re
+import secrets
+import shutil
+import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import ray
 from ray._private import gcs_utils, ray_constants, services, state, worker
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
-from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
 from seesaw.results.errors import ConfigError, EnvironmentFault, HeadLost
 from seesaw.results.secrets import without_secrets
+from seesaw.runner.cluster.machine import check_machine, session_folder
 from seesaw.runner.config import CLIENT, ClusterConfig
 from seesaw.runner.experiment import Experiment
 from seesaw.runner.scheduling.resources import Node
@@ -36,10 +41,21 @@ from seesaw.runner.scheduling.resources import Node
 if TYPE_CHECKING:
     from seesaw.runner.cluster.node_probe import NodeReport
 
-__all__ = ["available", "call_in_thread", "connected", "labels", "leaving", "list_nodes", "named", "nodes"]
+__all__ = [
+    "available",
+    "call_in_thread",
+    "connected",
+    "labels",
+    "leaving",
+    "list_nodes",
+    "named",
+    "nodes",
+    "own_node_died",
+]
 
 Result = TypeVar("Result")
 NAMES_SHOWN = 3  #: nodes that a message names
+STALE_SECONDS = 600  #: age after which the folder of a driver that is gone is removed
 LEAVE_SECONDS = 10  #: that calls of Ray in threads have to end when Ray is left
 HEAD_SECONDS = 5  #: that a head has to answer whether it is one; Ray itself tries for many minutes
 _ADDRESS = re.compile(r"\[?([\w.:-]+?)\]?:(\d+)")
@@ -80,22 +96,39 @@ def connected(experiment: Experiment) -> Iterator[None]:
     log = logging.getLogger("ray")
     level = log.level
     log.setLevel(logging.ERROR)
-    try:
-        if cluster.address == "local":
-            _start(cluster)
+    with ExitStack() as session:
+        try:
+            if cluster.address == "local":
+                _start(cluster, session.enter_context(_session_folder()))
+            else:
+                _join(cluster.address)
+            yield
+        except HeadLost:
+            _abandon()
+            raise
+        except BaseException:
+            _leave()
+            raise
         else:
-            _join(cluster.address)
-        yield
-    except HeadLost:
-        _abandon()
-        raise
-    except BaseException:
-        _leave()
-        raise
-    else:
-        _leave()
-    finally:
-        log.setLevel(level)
+            _leave()
+        finally:
+            log.setLevel(level)
+
+
+@contextmanager
+def _session_folder() -> Iterator[str]:
+    """A folder for Ray's sockets and logs that this user alone may enter; it is gone after the block.
+
+    Those of drivers that were killed are removed, too.
+    """
+    place = session_folder()
+    for left in place.glob("seesaw-*-*"):
+        with suppress(OSError, ValueError):  # another user's, or gone by now
+            ended = not Path(f"/proc/{int(left.name.split('-')[1])}").exists()
+            if ended and left.stat().st_uid == os.getuid() and time.time() - left.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"seesaw-{os.getpid()}-", dir=place, ignore_cleanup_errors=True) as folder:
+        yield os.path.join(folder, "r")  # Ray opens its own folder to everyone, and cannot open the one around it
 
 
 class _JobWithoutDriverPaths(JobConfig):
@@ -107,6 +140,13 @@ class _JobWithoutDriverPaths(JobConfig):
 
     def _runtime_env_has_working_dir(self) -> bool:
         return True
+
+
+def own_node_died() -> bool:
+    """Whether the only node of a Ray of our own has died: seen at once, where Ray's head takes half a minute."""
+    node = worker._global_node
+    raylets: list[Any] = node.all_processes.get(ray_constants.PROCESS_TYPE_RAYLET, []) if node is not None else []
+    return any(raylet.process.poll() is not None for raylet in raylets)
 
 
 def _leave() -> None:
@@ -132,12 +172,17 @@ def _abandon() -> None:
         node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
-def _start(cluster: ClusterConfig) -> None:
+def _start(cluster: ClusterConfig, folder: str) -> None:
+    cpus = cluster.cpus or max(os.cpu_count() or 1, 1)
+    check_machine(cpus, cluster.object_store_gb)
+    if "RAY_AUTH_TOKEN" not in os.environ and not _home_is_writable():  # where Ray would keep its token
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     try:
         with _on_loopback():
             ray.init(
                 address="local",  # without it Ray joins whatever cluster was last started on this machine
-                num_cpus=cluster.cpus or max(os.cpu_count() or 1, 1),
+                num_cpus=cpus,
+                _temp_dir=folder,
                 num_gpus=cluster.gpus,
                 object_store_memory=int(cluster.object_store_gb * 2**30),
                 include_dashboard=False,
@@ -146,8 +191,16 @@ def _start(cluster: ClusterConfig) -> None:
                 logging_level=logging.ERROR,
                 configure_logging=False,
             )
-    except (RayError, RuntimeError, ValueError, OSError) as error:
-        raise EnvironmentFault(f"Ray cannot start here: {without_secrets(str(error))}") from error
+    except Exception as error:  # Ray raises a bare Exception, too, if its raylet dies while it starts
+        raise EnvironmentFault(
+            f"Ray cannot start here: {without_secrets(str(error)).strip() or type(error).__name__}; `seesaw doctor` "
+            "says what this machine lacks"
+        ) from error
+
+
+def _home_is_writable() -> bool:
+    place = Path.home() / ".ray"
+    return os.access(place if place.exists() else place.parent, os.W_OK)
 
 
 @contextmanager
@@ -188,7 +241,7 @@ def _join(address: str) -> None:
             logging_level=logging.ERROR,
             configure_logging=False,
         )
-    except (RayError, RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # Ray raises a bare Exception, too
         raise _not_joined(where, without_secrets(str(error)).strip()) from error
 
 

@@ -55,7 +55,7 @@ def session_folder() -> Path:
 
 
 def _fits(folder: Path) -> bool:
-    return len(os.fsencode(folder)) + len("/seesaw-12345678") + SESSION <= SOCKET
+    return len(os.fsencode(folder)) + len("/seesaw-1234567-12345678/r") + SESSION <= SOCKET
 
 
 def _threads(cpus: int) -> MachineCheck:

@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from seesaw.results.errors import HeadLost, SeesawError
 from seesaw.results.secrets import first_line
-from seesaw.runner.cluster.connect import available, call_in_thread, labels, list_nodes, nodes
+from seesaw.runner.cluster.connect import available, call_in_thread, labels, list_nodes, nodes, own_node_died
 from seesaw.runner.cluster.preflight import Ready, welcome
 from seesaw.runner.display.events import Events
 from seesaw.runner.display.waiting import Waiting
@@ -61,8 +61,13 @@ class Nodes:
         """Ask Ray's head; False if it does not answer now. `in_use` are the nodes where replicas of this run are.
 
         Raises:
-            HeadLost: it has not answered for `HEAD_SILENCE_SECONDS`.
+            HeadLost: it has not answered for `HEAD_SILENCE_SECONDS`, or a Ray of the run's own has no node any more.
         """
+        if own_node_died():  # no other node can come to a Ray of the run's own
+            raise HeadLost(
+                "the run's own Ray has lost its only node: its raylet has died, perhaps since memory ran out; what was "
+                "in flight is lost, what was committed is kept, and the same command goes on"
+            )
         try:
             listing, free = await asyncio.wait_for(call_in_thread(_listing_and_free), timeout=REPLY_SECONDS)
         except (TimeoutError, RayError, RuntimeError, OSError) as error:  # Ray's clients raise all of these

@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError, RayError
 
 from seesaw.results.errors import BatchFailed, EnvironmentFault, Interrupted, SeesawError
+from seesaw.runner.cluster.connect import own_node_died
 from seesaw.runner.config import ClusterConfig
 from seesaw.runner.display.event_types import ReplicaReady
 from seesaw.runner.display.events import Events
@@ -287,7 +288,8 @@ class ReplicaPool:
     def _is_node_loss(self, error: BaseException) -> bool:
         """Whether a replica was lost with its node. On a cluster, one that cannot be reached may have been."""
         unreachable = isinstance(error, ActorUnavailableError) and self._owner.has_several_nodes()
-        return unreachable or isinstance(error, ActorUnschedulableError) or "node has died" in str(error)
+        known = isinstance(error, ActorUnschedulableError) or "node has died" in str(error)
+        return unreachable or known or own_node_died()
 
     def _remove(self, replica: Replica) -> None:
         if replica in self.replicas:
