@@ -141,7 +141,7 @@ class DiffusersSettings:
         return path
 
     def pixels(self) -> dict[str, Any]:
-        """The settings, but weights, that change a pixel and are not the default; in one form, however they were given."""
+        """The settings, except weights, that change a pixel and are not the default; in one form, however given."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NO_PIXELS}
         values["without"] = sorted(values["without"]) or None
         values["size"] = list(self.sides) if self.size is not None else None
