@@ -75,7 +75,7 @@ def test_a_table_without_about_has_an_empty_one(tmp_path: Path) -> None:
 
 def test_csv_gzip_and_parquet_read_the_same_whatever_their_name(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(HEADER + ROWS)
-    (tmp_path / "b.csv.gz").write_bytes(gzip.compress((HEADER + ROWS).encode()))
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress((HEADER + ROWS).encode(), mtime=0))
     (tmp_path / "c.txt").write_bytes(b"\xef\xbb\xbf" + (HEADER + ROWS).replace("\n", "\r\n").encode())
     by_csv = read_answers(tmp_path / "a.csv")
     columns = {name: by_csv[name].tolist() for name in SEVEN} | {"extra": [1, 2]}
@@ -161,16 +161,16 @@ def test_probability_and_prompt_are_kept_and_columns_may_come_in_any_order(tmp_p
         ),
         (
             "a.csv.gz",
-            gzip.compress((HEADER + "m,nurse,,,0,gender,caf\xe9\n").encode("latin-1")),
+            gzip.compress((HEADER + "m,nurse,,,0,gender,caf\xe9\n").encode("latin-1"), mtime=0),
             "line 2 is not UTF-8; save it as CSV UTF-8",
         ),
         ("a.csv", (HEADER + ROWS).encode("utf-16"), ": is text in UTF-16"),
         ("a.csv", (HEADER + ROWS).encode("utf-16-le"), "; save it as CSV UTF-8"),
         ("a.txt", (HEADER + ROWS).encode("utf-16-be"), ": is text in UTF-16"),
-        ("a.csv.gz", gzip.compress((HEADER + ROWS).encode("utf-16")), ": is text in UTF-16"),
+        ("a.csv.gz", gzip.compress((HEADER + ROWS).encode("utf-16"), mtime=0), ": is text in UTF-16"),
         ("a.jsonl", b'{"model": "m"}\n{"model": "m"}\n', ": is JSON; make it a CSV or Parquet table"),
         ("a.csv", b'\xef\xbb\xbf\n [{"model": "m"}]', ": is JSON"),
-        ("a.json.gz", gzip.compress(b'{"model": "m"}\n'), ": is JSON"),
+        ("a.json.gz", gzip.compress(b'{"model": "m"}\n', mtime=0), ": is JSON"),
         ("a.tsv", (HEADER + ROWS).replace(",", "\t").encode(), "its columns are separated by tabs"),
         ("a.csv", (HEADER + ROWS + ",,,0,,,\n").encode(), ", row 3: 'model' is empty"),
         (
