@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError, RayError
 
-from seesaw.results.errors import BatchFailed, EnvironmentFault, Interrupted, SeesawError
+from seesaw.results.errors import BatchFailed, EnvironmentFault, Interrupted, SeesawError, StoreError
 from seesaw.runner.cluster.connect import own_node_died
 from seesaw.runner.config import ClusterConfig
 from seesaw.runner.display.event_types import ReplicaReady
@@ -169,7 +169,8 @@ class ReplicaPool:
             failure = Failure.NODE_LOST if self._is_node_loss(error) else Failure.DIED
             return TryFailed(failure, replica.name, error, alone=replica.suspects == (label,))
         cause = cause_of(error)
-        unfixable = isinstance(cause, SeesawError) and cause.exit_code in (2, 4)
+        fault_of_the_run = isinstance(cause, SeesawError) and cause.exit_code in (2, 4)
+        unfixable = fault_of_the_run and not isinstance(cause, StoreError)  # a damaged shard is one batch's
         return TryFailed(Failure.UNFIXABLE if unfixable else Failure.ERROR, replica.name, cause)
 
     def next_try(self, work: Work, tries: Tries, failed: TryFailed) -> Tries:

@@ -132,10 +132,12 @@ def test_images_that_wait_for_the_vlm_do_not_fill_ray_s_object_store(sweep, tmp_
     (raylet,) = [p for p in psutil.Process(driver.process.pid).children(recursive=True) if p.name() == "raylet"]
     (socket,) = [word for word in raylet.cmdline() if word.startswith("--raylet_socket_name=")]
     logs = Path(socket.partition("=")[2]).parent.parent / "logs"
-    wait_for(events, "end")
-    assert driver.finish().code == 0, driver.err
-    assert "spill" in (logs / "raylet.out").read_text()  # the place where it would say so
-    assert "Spilled" not in (logs / "raylet.out").read_text()
+    with (logs / "raylet.out").open() as log:  # opened now: Ray's folder goes with the run
+        wait_for(events, "end")
+        assert driver.finish().code == 0, driver.err
+        text = log.read()
+    assert "spill" in text  # the place where it would say so
+    assert "Spilled" not in text
     assert whole(tmp_path / "run", 64)
 
 
