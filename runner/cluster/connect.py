@@ -99,6 +99,7 @@ def connected(experiment: Experiment) -> Iterator[None]:
     with ExitStack() as session:
         try:
             if cluster.address == "local":
+                check_machine(_cpus(cluster), cluster.object_store_gb)  # the session's folder among the rest
                 _start(cluster, session.enter_context(_session_folder()))
             else:
                 _join(cluster.address)
@@ -173,15 +174,13 @@ def _abandon() -> None:
 
 
 def _start(cluster: ClusterConfig, folder: str) -> None:
-    cpus = cluster.cpus or max(os.cpu_count() or 1, 1)
-    check_machine(cpus, cluster.object_store_gb)
     if "RAY_AUTH_TOKEN" not in os.environ and not _home_is_writable():  # where Ray would keep its token
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     try:
         with _on_loopback():
             ray.init(
                 address="local",  # without it Ray joins whatever cluster was last started on this machine
-                num_cpus=cpus,
+                num_cpus=_cpus(cluster),
                 _temp_dir=folder,
                 num_gpus=cluster.gpus,
                 object_store_memory=int(cluster.object_store_gb * 2**30),
@@ -196,6 +195,10 @@ def _start(cluster: ClusterConfig, folder: str) -> None:
             f"Ray cannot start here: {without_secrets(str(error)).strip() or type(error).__name__}; `seesaw doctor` "
             "says what this machine lacks"
         ) from error
+
+
+def _cpus(cluster: ClusterConfig) -> int:
+    return cluster.cpus or os.cpu_count() or 1
 
 
 def _home_is_writable() -> bool:
@@ -233,7 +236,7 @@ def _join(address: str) -> None:
     if place != "auto" and not _ADDRESS.fullmatch(place):
         raise ConfigError(f"{where}: expected HOST:PORT of a Ray head")
     try:
-        _check_head(where, services.canonicalize_bootstrap_address(place) or place)
+        _check_head(services.canonicalize_bootstrap_address(place) or place)
         ray.init(
             address=address,
             job_config=_JobWithoutDriverPaths(),
@@ -242,13 +245,18 @@ def _join(address: str) -> None:
             configure_logging=False,
         )
     except Exception as error:  # Ray raises a bare Exception, too
-        raise _not_joined(where, without_secrets(str(error)).strip()) from error
+        reason = without_secrets(str(error)).strip()
+        raise EnvironmentFault(
+            f"no Ray cluster can be joined at {where}: {reason}; this machine must be a node of it (`ray start "
+            "--head`, or `ray start --address=HEAD:6379`), and if the head asks for a token, RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN or ~/.ray/auth_token must say it; or run on this machine alone with cluster.address=local"
+        ) from error
 
 
-def _check_head(where: str, address: str) -> None:
+def _check_head(address: str) -> None:
     """Ask whether a Ray head is alive at an address: within seconds, where Ray itself would try for many minutes.
 
-    The channel is Ray's own, so TLS and the token are as Ray's settings say.
+    The channel is Ray's own, so TLS and the token are as Ray's settings say. Raises ConnectionError if none answers.
     """
     with gcs_utils.create_gcs_channel(address) as channel:
         head = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -256,18 +264,10 @@ def _check_head(where: str, address: str) -> None:
         try:
             head.CheckAlive(question, timeout=HEAD_SECONDS)
         except grpc.RpcError as error:
-            reason = without_secrets(error.details() or error.code().name)
+            reason = error.details() or error.code().name
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 reason = f"no answer within {HEAD_SECONDS} seconds"
-            raise _not_joined(where, f"no Ray head answers there ({reason})") from error
-
-
-def _not_joined(where: str, reason: str) -> EnvironmentFault:
-    return EnvironmentFault(
-        f"no Ray cluster can be joined at {where}: {reason}; this machine must be a node of it (`ray start --head`, or "
-        "`ray start --address=HEAD:6379`), and if the head asks for a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN "
-        "or ~/.ray/auth_token must say it; or run on this machine alone with cluster.address=local"
-    )
+            raise ConnectionError(f"no Ray head answers there ({reason})") from error
 
 
 def list_nodes() -> list[dict[str, Any]]:

@@ -16,7 +16,14 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError, RayError
 
-from seesaw.results.errors import BatchFailed, EnvironmentFault, Interrupted, SeesawError, StoreError
+from seesaw.results.errors import (
+    BatchFailed,
+    EnvironmentFault,
+    InputError,
+    Interrupted,
+    SeesawError,
+    StoreUnavailable,
+)
 from seesaw.runner.cluster.connect import own_node_died
 from seesaw.runner.config import ClusterConfig
 from seesaw.runner.display.event_types import ReplicaReady
@@ -28,6 +35,7 @@ from seesaw.runner.fleet.work import TryFailed, Work, cause_of, short_message
 
 __all__ = ["PoolOwner", "ReplicaPool"]
 
+UNFIXABLE = (InputError, EnvironmentFault, StoreUnavailable)  #: errors of a batch that would meet every other batch
 METRICS_SECONDS = 10  #: that a replica has to answer what its engine measured
 
 
@@ -169,9 +177,8 @@ class ReplicaPool:
             failure = Failure.NODE_LOST if self._is_node_loss(error) else Failure.DIED
             return TryFailed(failure, replica.name, error, alone=replica.suspects == (label,))
         cause = cause_of(error)
-        fault_of_the_run = isinstance(cause, SeesawError) and cause.exit_code in (2, 4)
-        unfixable = fault_of_the_run and not isinstance(cause, StoreError)  # a damaged shard is one batch's
-        return TryFailed(Failure.UNFIXABLE if unfixable else Failure.ERROR, replica.name, cause)
+        failure = Failure.UNFIXABLE if isinstance(cause, UNFIXABLE) else Failure.ERROR
+        return TryFailed(failure, replica.name, cause)
 
     def next_try(self, work: Work, tries: Tries, failed: TryFailed) -> Tries:
         """The tries so far, `failed` included, if the batch is to be tried again (alone, if `Tries.alone` says so).
