@@ -28,7 +28,7 @@ from typing import Any
 from seesaw.results.errors import ConfigError, nearest
 from seesaw.results.secrets import first_line
 
-__all__ = ["Plugin", "find_plugin", "load_class"]
+__all__ = ["Plugin", "find_plugin"]
 
 _LOADING = threading.RLock()  #: two models may have their engines in one file, and be checked at the same time
 
@@ -158,11 +158,6 @@ def find_plugin(name: str, known: Mapping[str, str], what: str = "engine", searc
         return Plugin(what, name, module, attribute, str(path), path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{what} '{name}': {path} cannot be read: {error.strerror}") from error
-
-
-def load_class(name: str, known: Mapping[str, str], what: str = "engine", search: Sequence[Path] = ()) -> type[Any]:
-    """The class behind a name. Raises ConfigError as `find_plugin` and `Plugin.load` do."""
-    return find_plugin(name, known, what, search).load()
 
 
 def _file_of(module: str) -> str:

@@ -18,7 +18,7 @@ from seesaw.results.errors import AnswersError, nearest
 from seesaw.results.tables.schemas import ANSWERS
 from seesaw.results.words import prompt_label
 
-__all__ = ["CodedAnswers", "answer_rows", "check_answers", "coded_answers"]
+__all__ = ["CodedAnswers", "answer_rows", "coded_answers"]
 
 Ints = NDArray[np.int64]
 _PERSON = "person"  # the `axis` of a row that answers whether the image shows a person
@@ -105,11 +105,6 @@ def _grid(dataset: Dataset, answers: Answers) -> tuple[tuple[str, ...], Ints, ND
 def _text_column(words: Sequence[str], codes: Ints) -> pa.Array:
     """`words[codes]` as a column, without a Python string for every row."""
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(list(words), pa.string())).cast(pa.string())
-
-
-def check_answers(answers: pd.DataFrame, dataset: Dataset) -> None:
-    """Raise AnswersError, which names the row, unless `answers` (the seven columns) is a table over `dataset`."""
-    coded_answers(answers, dataset)
 
 
 def coded_answers(answers: pd.DataFrame, dataset: Dataset, table_name: str = "the answers table") -> CodedAnswers:

@@ -145,11 +145,11 @@ def _mean_matrix(model: str, cells: pd.DataFrame) -> MeanMatrix:
     """Means over the subjects of one model. Undefined entries are left out; `count` tells how many are in a mean."""
     rows, columns = (list(dict.fromkeys(cells[name])) for name in ("source_axis", "target_axis"))
     defined = cells[cells["is"].notna()]
-    significant = [is_significant(low, high) for low, high in zip(defined["low"], defined["high"], strict=True)]
+    significant = is_significant(defined["low"].to_numpy(np.float64), defined["high"].to_numpy(np.float64))
     groups = defined.assign(
         variance=defined["se"] ** 2,
-        negative=np.array(significant, bool) & (defined["is"] < 0),
-        positive=np.array(significant, bool) & (defined["is"] > 0),
+        negative=significant & (defined["is"] < 0),
+        positive=significant & (defined["is"] > 0),
     ).groupby(["source_axis", "target_axis"])
 
     def as_matrix(column: pd.Series, empty: float) -> NDArray[np.float64]:
@@ -170,7 +170,7 @@ def _mean_matrix(model: str, cells: pd.DataFrame) -> MeanMatrix:
         mean,
         low,
         high,
-        (low > 0) | (high < 0),
+        is_significant(low, high),
         count.astype(np.int64),
         negative,
         positive,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,9 +47,13 @@ class Interval:
     high: float
 
 
-def is_significant(low: float, high: float) -> bool:
-    """Whether an interval excludes 0. Every table, report and message uses this verdict on a value."""
-    return low > 0 or high < 0
+@overload
+def is_significant(low: float, high: float) -> bool: ...
+@overload
+def is_significant(low: Floats, high: Floats) -> NDArray[np.bool_]: ...
+def is_significant(low: Any, high: Any) -> Any:
+    """Whether an interval excludes 0, or each of many. Every table, report and message uses this verdict on a value."""
+    return (low > 0) | (high < 0)
 
 
 def bias_errors(counts: PromptCounts, settings: AnalysisSettings) -> Floats:

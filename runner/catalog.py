@@ -18,6 +18,7 @@ from seesaw.runner.cluster.node_probe import engine_lacks
 from seesaw.runner.config import CONFIGS, ModelConfig, VLMConfig, load_named
 from seesaw.runner.display.streams import say
 from seesaw.runner.display.terminal import Console, escape
+from seesaw.runner.plan import licence_of
 
 __all__ = ["show_datasets", "show_models"]
 
@@ -72,13 +73,12 @@ def _shipped(kind: str) -> Iterator[ModelConfig | VLMConfig]:
 
 
 def _row(spec: ModelConfig | VLMConfig, lacks: str) -> Mapping[str, Any]:
-    licence = f"{spec.licence}, gated" if isinstance(spec, ModelConfig) and spec.gated else spec.licence
     return {
         "name": spec.name,
         "engine": spec.engine,
         "gpus": spec.gpus,
         "memory_gb": spec.memory_gb,
-        "licence": licence,
+        "licence": licence_of(spec),
         "lacks": lacks,
     }
 

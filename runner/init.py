@@ -55,13 +55,13 @@ def write_starter(path: Path, model: str, vqa: str, subjects: Sequence[str]) -> 
         raise ConfigError(f"'{path}' has no suffix .yaml; give a name like audit.yaml")
     if path.exists():
         raise InputError(f"'{path}' is there already; give another name")
-    model_name = load_named(ModelConfig, "models", model, [path.parent, Path.cwd()]).name
+    load_named(ModelConfig, "models", model, [path.parent, Path.cwd()])
     load_named(VLMConfig, "vlms", vqa, [path.parent, Path.cwd()])
     quoted = ", ".join(f'"{subject}"' for subject in subjects)
     text = _STARTER.format(
         file=path.name,
         name=path.stem,
-        model=model if model_name != model else model_name,
+        model=model,
         vqa=vqa,
         dataset=_INLINE.format(subjects=quoted) if subjects else "occupation",
         subjects="all" if subjects else "[musician, nurse]       # or all",

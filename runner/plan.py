@@ -30,6 +30,7 @@ __all__ = [
     "costs_of",
     "demand_of",
     "in_whole_batches",
+    "licence_of",
     "make_plan",
     "nodes_of",
     "time_plan",
@@ -104,9 +105,8 @@ class ModelPlan:
     batches: int
     images_held: int  #: batches of images that the store holds already
     answers_held: int  #: batches of answers that the store holds already
-    hours: (
-        float | None
-    )  #: of this model's device, for the batches that the store lacks; None: its YAML gives no figures
+    #: of this model's device, for the batches that the store lacks; None: its YAML gives no figures
+    hours: float | None
     disk_gb: float | None
 
 
@@ -133,7 +133,8 @@ def all_answered(experiment: Experiment, store: Store) -> bool:
     return all(batch.answers in answered for model in experiment.models for batch in all_batches(experiment, model))
 
 
-def _licence(spec: ModelConfig | VLMConfig) -> str:
+def licence_of(spec: ModelConfig | VLMConfig) -> str:
+    """The licence of a model or VLM, and whether its weights are gated; empty if its YAML says neither."""
     gated = isinstance(spec, ModelConfig) and spec.gated
     return ", ".join([*([spec.licence] if spec.licence else []), *(["gated"] if gated else [])])
 
@@ -184,7 +185,7 @@ def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
     return Plan(
         models=tuple(models),
         vqa_hours=asks * BATCH * questions * experiment.vlm.spec.seconds_per_question / 3600,
-        memory=tuple((s.name, s.gpus, s.cpus, s.memory_gb, _licence(s)) for s in served),
+        memory=tuple((s.name, s.gpus, s.cpus, s.memory_gb, licence_of(s)) for s in served),
         strays=tuple(f"{p.name}: {p.message}" for p in problems),
     )
 

@@ -62,11 +62,8 @@ def _open_regular(path: str | Path) -> int:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno in (
-            errno.ENXIO,
-            errno.ENODEV,
-            errno.ELOOP,
-        ):  # a socket, a device that is absent, a loop of links
+        # a socket, a device that is absent, a loop of links
+        if error.errno in (errno.ENXIO, errno.ENODEV, errno.ELOOP):
             raise pa.ArrowInvalid("it is no regular file") from error
         raise
     if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ray.exceptions import RayError, RayTaskError
 
 from seesaw.results.printable import printable
-from seesaw.results.secrets import without_secrets
+from seesaw.results.secrets import first_line
 from seesaw.runner.fleet.retry import Failure
 
 __all__ = ["TryFailed", "Work", "cause_of", "short_message"]
@@ -40,5 +40,4 @@ def cause_of(error: RayError) -> BaseException:
 
 def short_message(error: BaseException) -> str:
     """The first line of an error without secrets and escape codes, at most 300 characters; its type if it is empty."""
-    lines = [line.strip() for line in without_secrets(str(error)).splitlines() if line.strip()]
-    return printable(lines[0] if lines else type(error).__name__)[:MESSAGE_CHARACTERS]
+    return printable(first_line(error).strip())[:MESSAGE_CHARACTERS]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from seesaw.actors.engines import ABSENT, TTI_ENGINES, Withheld
 from seesaw.actors.folder_engine import FolderEngine, real_images
-from seesaw.actors.plugins import find_plugin, load_class
+from seesaw.actors.plugins import find_plugin
 from seesaw.actors.real_images import count_copies
 from seesaw.actors.tti import ImageBatch, TTIActor, read_images
 from seesaw.experiments.dataset.load import load_dataset
@@ -49,7 +49,7 @@ def same(image: Image.Image, number: int) -> bool:
 
 
 def test_the_engine_is_known_by_its_name():
-    assert load_class("folder", TTI_ENGINES) is FolderEngine
+    assert find_plugin("folder", TTI_ENGINES).load() is FolderEngine
 
 
 def test_image_i_is_file_i_whatever_batch_it_is_in(photos):

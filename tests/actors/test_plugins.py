@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from seesaw.actors.engines import TTI_ENGINES
-from seesaw.actors.plugins import find_plugin, load_class
+from seesaw.actors.plugins import find_plugin
 from seesaw.results.errors import ConfigError
 
 ENGINE = """
@@ -97,7 +97,7 @@ def test_the_identity_of_a_class_is_that_of_the_text_as_python_reads_it(content,
     name = f"mine_{hashlib.sha256(content).hexdigest()[:8]}"
     (tmp_path / f"sub/{name}.py").write_bytes(content)
     monkeypatch.syspath_prepend(str(tmp_path / "sub"))
-    imported = load_class(f"{name}:Mine", {})
+    imported = find_plugin(f"{name}:Mine", {}).load()
     usual = hashlib.sha256(inspect.getsource(inspect.getmodule(imported)).encode()).hexdigest()
     assert mine(tmp_path).identity() == {"code": usual}
     assert getattr(mine(tmp_path).load(), "word", "Bär") == "Bär"

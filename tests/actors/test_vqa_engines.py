@@ -13,7 +13,7 @@ from PIL import Image
 from seesaw.actors.engines import VQA_ENGINES, VQAQuestion
 from seesaw.actors.pictogram.codes import AXES, OCCUPATIONS
 from seesaw.actors.pictogram.draw import draw
-from seesaw.actors.plugins import load_class
+from seesaw.actors.plugins import find_plugin
 from seesaw.actors.vqa import PERSON, VQAQuestionnaire, ask_images
 from seesaw.results.errors import ConfigError, EnvironmentFault
 
@@ -85,7 +85,7 @@ def vllm():
     kept = []
 
     def make(**settings):
-        kept.append(load_class("vllm", VQA_ENGINES)({**SETTINGS, **settings}))
+        kept.append(find_plugin("vllm", VQA_ENGINES).load()({**SETTINGS, **settings}))
         return kept[-1]
 
     yield make
@@ -108,7 +108,7 @@ def constrain(vllm, score):
 
 @pytest.fixture(scope="module")
 def transformers():
-    engine = load_class("transformers", VQA_ENGINES)(SETTINGS)
+    engine = find_plugin("transformers", VQA_ENGINES).load()(SETTINGS)
     engine.check(QUESTIONNAIRE.all)
     return engine
 
@@ -186,7 +186,7 @@ def test_a_batch_answers_bit_for_bit_the_same_in_a_fresh_engine(score, vllm):
 
 def answer_alone(first):
     """What the test above runs in a process of its own."""
-    engine = load_class("vllm", VQA_ENGINES)(SETTINGS)
+    engine = find_plugin("vllm", VQA_ENGINES).load()(SETTINGS)
     print("\n" + json.dumps(plain(ask_images(engine, batch(first), QUESTIONNAIRE))))
 
 
@@ -284,4 +284,4 @@ def test_a_failure_amid_requests_marks_the_engine_dead(vllm):
 
 def test_transformers_has_no_constrained_decoding():
     with pytest.raises(ConfigError, match="answers: score"):
-        load_class("transformers", VQA_ENGINES)({**SETTINGS, "answers": "constrain"})
+        find_plugin("transformers", VQA_ENGINES).load()({**SETTINGS, "answers": "constrain"})

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seesaw.experiments.analysis import analyze, analyze_file
-from seesaw.experiments.answers import answer_rows, check_answers, coded_answers
+from seesaw.experiments.answers import answer_rows, coded_answers
 from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.lab import Answers, Observations
 from seesaw.experiments.prompts import prompts_of
@@ -211,7 +211,7 @@ def test_observations_become_the_rows_of_the_contract() -> None:
     assert [row[5] for row in rows[1:9]] == [a.name for a in DATASET.axes]
     assert rows[9] == (*place, 5, "person", "no", None, "A photo of a male nurse", 50, "bb", "pictovlm")
     assert len(rows) == 10
-    check_answers(table.to_pandas(), DATASET)
+    coded_answers(table.to_pandas(), DATASET)
 
 
 def test_a_sweep_is_counted_as_the_rows_that_it_writes_are(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_bad_answers_are_refused_with_their_row_before_anything_is_written(
 ) -> None:
     table = frame([ROW, row])
     with pytest.raises(AnswersError) as refused:
-        check_answers(table, DATASET)
+        coded_answers(table, DATASET)
     assert message in str(refused.value)
     table.to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(AnswersError, match=r"a\.csv, row"):
@@ -297,7 +297,7 @@ def test_bad_answers_are_refused_with_their_row_before_anything_is_written(
 
 def test_a_gap_in_a_frame_is_refused() -> None:
     with pytest.raises(AnswersError, match="row 2: 'answer' is empty"):
-        check_answers(frame([ROW, (*ROW[:4], "1", "gender", None)]), DATASET)  # type: ignore[list-item]
+        coded_answers(frame([ROW, (*ROW[:4], "1", "gender", None)]), DATASET)  # type: ignore[list-item]
 
 
 def test_an_out_dir_that_cannot_be_written_to_is_a_config_error(tmp_path: Path) -> None:
