@@ -96,9 +96,7 @@ class TTIActor:
         later.
         """
         with forget_after(self._uncommitted, batch.shard):
-            table = _table(batch, self._uncommitted[batch.shard])
-            if not self._store.commit(batch.shard, table):
-                table = self._store.read(batch.shard)
+            table = self._store.commit_or_keep(batch.shard, _table(batch, self._uncommitted[batch.shard]))
         images = _images(table, batch.shard, batch.image_keys)
         return (_blanks(images), sum(len(image) for image in images if isinstance(image, bytes))), images
 

@@ -124,8 +124,7 @@ class VQAActor:
                 images = read_images(self._store, batch.images, batch.image_keys)
             self._uncommitted[batch.shard] = _table(batch, images, self.questionnaire, self.ask(images))
         with forget_after(self._uncommitted, batch.shard):
-            table = self._uncommitted[batch.shard]
-            return table if self._store.commit(batch.shard, table) else self._store.read(batch.shard)
+            return self._store.commit_or_keep(batch.shard, self._uncommitted[batch.shard])
 
     def ask(self, images: Sequence[bytes | Withheld]) -> list[list[tuple[int, Reply]]]:
         """`ask_images`; the process ends if the engine dies."""

@@ -51,6 +51,7 @@ from seesaw.results.errors import BatchFailed, ConfigError, StoreError, nearest
 from seesaw.results.store.identity import batch_size
 from seesaw.results.store.shards import check_vlm
 from seesaw.results.store.store import Store
+from seesaw.runner.cluster.connect import named
 from seesaw.runner.config import ModelConfig
 from seesaw.runner.display.events import Events
 from seesaw.runner.experiment import Experiment, ResolvedModel
@@ -60,6 +61,7 @@ from seesaw.runner.plan import Batch, batches_of
 __all__ = ["FleetLab"]
 
 MIN_IN_FLIGHT = 128  #: cells of a model, and batches of it, even if few replicas are there: nodes that join find work
+PROBLEMS_SHOWN = 10  #: of a folder of the store, by name; others are counted
 READS_IN_FLIGHT = 16  #: shards of answers that are read at once
 UNREADABLE = ("StoreError", "FileNotFoundError")  #: errors of asking that say that the images are not what they were
 
@@ -84,6 +86,7 @@ class FleetLab:
         self._answer_shards = self._usable_shards(experiment.vlm.folder)  #: that the store has
         for model in experiment.models:
             self._image_shards |= self._usable_shards(model.folder)
+        self._quarantined = store.quarantined()  #: what was moved aside before this run, or has been noted since
         self._set_aside: dict[str, BatchFailed] = {}  #: by name of the answers; not tried again in this run
         self._failed_cells: set[tuple[str, str]] = set()
         self._withheld: dict[tuple[str, str], Observations] = {}
@@ -145,6 +148,19 @@ class FleetLab:
         for (model, _), cell in sorted(self._withheld.items()):
             by_model.setdefault(model, []).append(cell)
         return by_model
+
+    def note_losses(self) -> None:
+        """Note what others did to the store meanwhile: shards that are gone, and things that were moved aside."""
+        experiment, seen = self._experiment, self._image_shards | self._answer_shards
+        folders = {experiment.vlm.folder, *(model.folder for model in experiment.models)}
+        gone = {name for folder in folders for name in self._store.gone(folder, seen)}
+        if gone:
+            self._events.note(
+                f"{len(gone)} shards were removed from the store during this run, {named(sorted(gone))} among them; "
+                "the tables count them, and the same command makes them again"
+            )
+        if moved := self._store.quarantined() - self._quarantined:
+            self._events.note(f"{len(moved)} things that were no sound shards were moved aside: {named(sorted(moved))}")
 
     def _update_backlog(self, batch: Batch) -> None:
         """Tell the fleet what a batch still needs, as far as is known."""
@@ -246,7 +262,9 @@ class FleetLab:
 
         def move() -> str:
             try:
-                return f"moved to {self._store.quarantine(shard)}"
+                moved = self._store.quarantine(shard)
+                self._quarantined.add(moved)
+                return f"moved to {moved}"
             except FileNotFoundError:
                 return "gone"
 
@@ -259,9 +277,16 @@ class FleetLab:
     def _usable_shards(self, folder: str) -> set[str]:
         """Names of a folder's shards. One that is cut short is moved aside, and whatever else lies there is noted."""
         names, problems = self._store.look(folder)
-        for problem in problems:
-            if problem.kind == "damaged":
-                self._events.note(f"{problem.name} is cut short; moved to {self._store.quarantine(problem.name)}")
-            else:
-                self._events.note(f"{problem.name} ({problem.kind}): {problem.message}")
+        others = [problem for problem in problems if problem.kind != "damaged"]
+        for problem in others[:PROBLEMS_SHOWN]:
+            self._events.note(f"{problem.name} ({problem.kind}): {problem.message}")
+        if others[PROBLEMS_SHOWN:]:
+            self._events.note(f"{len(others) - PROBLEMS_SHOWN:,} more things in {folder} are no shards")
+        damaged = [problem.name for problem in problems if problem.kind == "damaged"]
+        for name in damaged:
+            moved = self._store.quarantine(name)
+            if len(damaged) <= PROBLEMS_SHOWN:
+                self._events.note(f"{name} is cut short; moved to {moved}")
+        if len(damaged) > PROBLEMS_SHOWN:
+            self._events.note(f"{len(damaged):,} shards in {folder} are cut short, and were moved to damaged/")
         return names

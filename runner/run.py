@@ -86,7 +86,7 @@ def _work(job: Job, store: Store, directory: RunDirectory, events: Events, stops
     recorded = False  # a run that never gets to work leaves no record: the directory stays free for another try
     had_record = (directory.path / "run.json").exists()
     try:
-        with diverted(directory.logs / "driver.log"), connected(job.served):
+        with diverted(directory.logs / "driver.log") as stderr, connected(job.served, stderr):
             stops.install()  # Ray has put its own handler there
             check_resources(job.served)
             ready = preflight(job.served)
@@ -190,6 +190,7 @@ async def _observe(
             lab = FleetLab(experiment, store, fleet, events)
             await job.observe(lab, events)
             await fleet.report_metrics()
+            lab.note_losses()
             events.withheld(withheld_images(lab.withheld()))
         except asyncio.CancelledError:
             at_once = Interrupted("stopped at once; the same command goes on where this one was")

@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,8 @@ _SHARD = re.compile(r"(images/[\w.-]+/[0-9a-f]{32}|answers/[\w.-]+/[0-9a-f]{32}-
 _FOLDER = re.compile(r"(?:images|answers)/[A-Za-z0-9_][A-Za-z0-9_.-]{0,59}-([0-9a-f]{32})")
 LARGEST_NOTE = 1 << 20  #: bytes of a file that is no shard
 READERS = 16  #: threads that read the ends of shards; a folder may have hundreds of thousands
+COMMITS = 5  #: tries to commit a shard whose name something else takes
+log = logging.getLogger(__name__)
 _STALE = re.compile(r"\.[\w.-]+\.tmp")
 
 
@@ -134,6 +137,40 @@ class Store:
         content = serialise(table, name)
         with self._translated():
             return self._write_file(name, content) if self._local else self._put_object(name, content)
+
+    def commit_or_keep(self, name: str, table: pa.Table) -> pa.Table:
+        """Commit `table` as the shard `name`, or keep the sound shard of that name; the shard that the store has then.
+
+        Anything else of that name, a folder or a FIFO among them, is moved to `damaged/`: it came after this store was
+        listed, and no fault of the batch. Raises StoreError if it comes back each time.
+        """
+        for _ in range(COMMITS):
+            if self.commit(name, table):
+                return table
+            try:
+                stored = self.read(name)
+                check_name(name, stored)
+            except (StoreError, FileNotFoundError) as error:  # a link may lead nowhere
+                with contextlib.suppress(FileNotFoundError):  # another writer has moved it
+                    log.warning("%s; moved to %s", error, self.quarantine(name))
+            else:
+                return stored
+        raise StoreError(f"shard '{name}' cannot be committed: something else takes its name again and again")
+
+    def quarantined(self) -> set[str]:
+        """Names of all that `quarantine` has moved."""
+        return {
+            f"damaged/{kind}/{folder.base_name}/{info.base_name}"
+            for kind in ("images", "answers")
+            for folder in self._list(f"damaged/{kind}")
+            if folder.type == fs.FileType.Directory
+            for info in self._list(f"damaged/{kind}/{folder.base_name}")
+        }
+
+    def gone(self, folder: str, names: Iterable[str]) -> set[str]:
+        """Those of `names`, shards in `folder`, that are not there now."""
+        there = {f"{folder}/{info.base_name}" for info in self._list(folder)}
+        return {name for name in names if name.startswith(f"{folder}/")} - there
 
     def _put_object(self, name: str, content: bytes) -> bool:
         path = self.path(name)

@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -23,16 +24,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-import grpc
 import ray
-from ray._private import gcs_utils, ray_constants, services, state, worker
-from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+from ray._private import ray_constants, services, state, worker
 from ray.job_config import JobConfig
 
 from seesaw.results.errors import ConfigError, EnvironmentFault, HeadLost
 from seesaw.results.secrets import without_secrets
+from seesaw.runner.cluster.head_watch import check_head, watched
 from seesaw.runner.cluster.machine import check_machine, session_folder
 from seesaw.runner.config import CLIENT, ClusterConfig
 from seesaw.runner.experiment import Experiment
@@ -57,7 +57,6 @@ Result = TypeVar("Result")
 NAMES_SHOWN = 3  #: nodes that a message names
 STALE_SECONDS = 600  #: age after which the folder of a driver that is gone is removed
 LEAVE_SECONDS = 10  #: that calls of Ray in threads have to end when Ray is left
-HEAD_SECONDS = 5  #: that a head has to answer whether it is one; Ray itself tries for many minutes
 _ADDRESS = re.compile(r"\[?([\w.:-]+?)\]?:(\d+)")
 
 leaving = threading.Event()  #: set while Ray is being left: whoever waits for Ray in a thread is to wait no more
@@ -79,8 +78,10 @@ async def call_in_thread(call: Callable[..., Result], *arguments: Any) -> Result
 
 
 @contextmanager
-def connected(experiment: Experiment) -> Iterator[None]:
+def connected(experiment: Experiment, stderr: TextIO | None = None) -> Iterator[None]:
     """A Ray to run on while the block runs: one of our own, or the cluster that this machine belongs to.
+
+    If the head of a cluster is lost while Ray cannot be asked, the process ends with a message on `stderr`.
 
     Afterwards Ray is shut down. If it cannot be, since its head is lost or a call does not end, it stays initialized:
     then the process must end with `os._exit`, as `seesaw` does, for what Ray does when Python ends would wait, too.
@@ -102,7 +103,7 @@ def connected(experiment: Experiment) -> Iterator[None]:
                 check_machine(_cpus(cluster), cluster.object_store_gb)  # the session's folder among the rest
                 _start(cluster, session.enter_context(_session_folder()))
             else:
-                _join(cluster.address)
+                _join(cluster.address, lambda head: session.enter_context(watched(head, stderr or sys.stderr)))
             yield
         except HeadLost:
             _abandon()
@@ -226,7 +227,8 @@ def _on_loopback() -> Iterator[None]:
             os.environ[name] = before_in_environment
 
 
-def _join(address: str) -> None:
+def _join(address: str, watch: Callable[[str], object]) -> None:
+    """Join the cluster at `address`; `watch` is called with the address of its head once that has answered."""
     place, where = address, f"cluster.address={address}"
     if address == "auto" and "RAY_ADDRESS" in os.environ:
         place = os.environ["RAY_ADDRESS"]
@@ -236,7 +238,9 @@ def _join(address: str) -> None:
     if place != "auto" and not _ADDRESS.fullmatch(place):
         raise ConfigError(f"{where}: expected HOST:PORT of a Ray head")
     try:
-        _check_head(services.canonicalize_bootstrap_address(place) or place)
+        head = services.canonicalize_bootstrap_address(place) or place
+        check_head(head)
+        watch(head)
         ray.init(
             address=address,
             job_config=_JobWithoutDriverPaths(),
@@ -251,23 +255,6 @@ def _join(address: str) -> None:
             "--head`, or `ray start --address=HEAD:6379`), and if the head asks for a token, RAY_AUTH_MODE=token and "
             "RAY_AUTH_TOKEN or ~/.ray/auth_token must say it; or run on this machine alone with cluster.address=local"
         ) from error
-
-
-def _check_head(address: str) -> None:
-    """Ask whether a Ray head is alive at an address: within seconds, where Ray itself would try for many minutes.
-
-    The channel is Ray's own, so TLS and the token are as Ray's settings say. Raises ConnectionError if none answers.
-    """
-    with gcs_utils.create_gcs_channel(address) as channel:
-        head = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)  # type: ignore[no-untyped-call]
-        question = gcs_service_pb2.CheckAliveRequest()  # type: ignore[attr-defined]
-        try:
-            head.CheckAlive(question, timeout=HEAD_SECONDS)
-        except grpc.RpcError as error:
-            reason = error.details() or error.code().name
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                reason = f"no answer within {HEAD_SECONDS} seconds"
-            raise ConnectionError(f"no Ray head answers there ({reason})") from error
 
 
 def list_nodes() -> list[dict[str, Any]]:

@@ -25,17 +25,22 @@ def say(text: str, file: TextIO | None = None, lines: bool = False) -> None:
 
 
 @contextmanager
-def diverted(log: Path) -> Iterator[None]:
-    """Append all that this process prints to `log` while the block runs, that of Ray's C++ code included."""
+def diverted(log: Path) -> Iterator[TextIO]:
+    """Append all that this process prints to `log` while the block runs, that of Ray's C++ code included.
+
+    The block gets a stream to where standard error led before.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     before = os.dup(1), os.dup(2)
+    stderr = own(2)
     with log.open("a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     try:
-        yield
+        yield stderr
     finally:
+        stderr.close()
         sys.stdout.flush()
         sys.stderr.flush()
         for descriptor, original in zip((1, 2), before, strict=True):

@@ -199,6 +199,48 @@ def test_what_is_no_file_or_too_large_for_a_shard_is_neither_waited_for_nor_read
     assert store.commit(shard(1), images(1))
 
 
+def _garbage(path: Path) -> None:
+    path.write_bytes(b"PAR1 something PAR1")
+
+
+def _other_batch(path: Path) -> None:
+    path.write_bytes(serialise(images(2), shard(2)))
+
+
+def _leads_nowhere(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("make", [_fifo, _endless, _vast, _socket, Path.mkdir, _garbage, _other_batch, _leads_nowhere])
+def test_what_takes_a_shards_name_while_a_run_is_live_is_moved_aside_by_the_commit(tmp_path, make):
+    store = Store(tmp_path)
+    store.commit(shard(2), images(2))
+    make(tmp_path / shard(1))
+    assert store.commit_or_keep(shard(1), images(1)).to_pylist() == images(1).to_pylist()
+    assert store.read(shard(1)).to_pylist() == images(1).to_pylist()
+    (moved,) = os.listdir(tmp_path / "damaged" / FOLDER)
+    assert moved.startswith(f"{Path(shard(1)).name}.")
+
+
+def test_a_sound_shard_is_kept_by_a_second_commit(tmp_path):
+    store = Store(tmp_path)
+    store.commit(shard(1), images(1))
+    other_pixels = images(1).set_column(1, "image", images(2)["image"])
+    assert store.commit_or_keep(shard(1), other_pixels).to_pylist() == images(1).to_pylist()
+    assert not store.quarantined()
+
+
+def test_shards_that_are_gone_and_things_that_were_moved_aside_are_told(tmp_path):
+    store = Store(tmp_path)
+    for number in (1, 2):
+        store.commit(shard(number), images(number))
+    (tmp_path / shard(1)).unlink()
+    assert store.gone(FOLDER, {shard(1), shard(2), "images/other/x.parquet"}) == {shard(1)}
+    assert store.quarantined() == set()
+    moved = store.quarantine(shard(2))
+    assert store.quarantined() == {moved}
+
+
 @contextlib.contextmanager
 def _memory(more: int):
     """At most `more` bytes of address space beyond what the process has."""
