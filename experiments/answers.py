@@ -126,7 +126,7 @@ def coded_answers(answers: pd.DataFrame, dataset: Dataset, table_name: str = "th
     source = _sources(table_name, dataset, codes, words)
     models, model = _ordered(codes["model"], words["model"], ())
     subjects, subject = _ordered(codes["subject"], words["subject"], dataset.subjects)
-    sources = 1 + sum(len(a.attributes) for a in dataset.axes)
+    sources = 1 + dataset.counterfactuals
     cell = (model * len(subjects) + subject) * sources + source
     image = pd.factorize(cell * len(words["image"]) + codes["image"])[0].astype(np.int64)
 

@@ -21,6 +21,7 @@ from seesaw.experiments import biasconnect as one_subject
 from seesaw.experiments.analysis import Analysis
 from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.dataset.model import Dataset
+from seesaw.experiments.images import GivenImages
 from seesaw.experiments.intermit import EPSILON, MAX_STEPS, Problem
 from seesaw.experiments.lab import Lab
 from seesaw.experiments.mitigators import PM
@@ -88,12 +89,14 @@ def biasconnect(
     model: str,
     subject: str,
     *,
-    images: int = 48,
+    images: GivenImages = None,
     metric: str | Mapping[str, str] = "nominal",
     targets: Mapping[str, object] | None = None,
     intervention: str = "uniform",
 ) -> SubjectBias:
     """BiasConnect (paper, section 3): the biases of one subject on one model, and its IS matrix.
+
+    `images` of each prompt, or `{"initial": 192, "counterfactual": 48}`, the default; 48 is the paper's.
 
     Raises ConfigError for an unknown subject, setting or model, and what the Lab raises.
 
@@ -154,7 +157,7 @@ def mitigate(
     epsilon: float = EPSILON,
     max_steps: int | None = MAX_STEPS,
     normalize: bool = False,
-    images: int = 48,
+    images: GivenImages = None,
     metric: str | Mapping[str, str] = "nominal",
     targets: Mapping[str, object] | None = None,
     intervention: str = "target",
@@ -164,7 +167,7 @@ def mitigate(
 
     `priority` weighs the chosen axes and sums to 1; `normalize` divides it by its sum. `strategy` is greedy
     (InterMit's), all, own or random (in an order drawn with `seed`). `max_steps` is the largest number of axes to
-    mitigate; None: all of them.
+    mitigate; None: all of them. `images` is as in `biasconnect`.
 
     Raises ConfigError for an unknown name and a value out of range, and what the Lab raises.
 

@@ -44,7 +44,7 @@ class ExactLab:
     def __init__(self, dataset: Dataset, models: Mapping[str, Shares]) -> None:
         self._dataset, self._models = dataset, models
 
-    async def observe(self, model: str, prompts: Sequence[Prompt], images: int) -> list[Observations]:
+    async def observe(self, model: str, prompts: Sequence[Prompt], images: int, start: int = 0) -> list[Observations]:
         """As `Lab.observe`, without images. Raises ConfigError for an unknown model."""
         if model not in self._models:
             raise ConfigError(f"no model '{model}'{nearest(model, self._models)}")
@@ -60,7 +60,7 @@ async def exact_matrices(models: Mapping[str, Shares], settings: AnalysisSetting
     lab, names = ExactLab(settings.dataset, models), [axis.name for axis in settings.dataset.axes]
     rows: list[tuple[str, str, str, str, float]] = []
     for model, subject in itertools.product(sorted(models), settings.dataset.subjects):
-        exact = await biasconnect(lab, model, subject, settings, images=1)
+        exact = await biasconnect(lab, model, subject, settings, 1)
         for (source, target), value in zip(itertools.product(names, names), exact.sensitivity.flat, strict=True):
             rows.append((model, subject, source, target, float(value)))
     return pd.DataFrame(rows, columns=TRUTH.names)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from seesaw.experiments.prompts import Prompt
 
-__all__ = ["Answers", "Lab", "Observations", "all_of"]
+__all__ = ["Answers", "Lab", "Observations", "all_of", "observe_each"]
 
 Result = TypeVar("Result")
 
@@ -62,12 +62,33 @@ class Observations:
 class Lab(Protocol):
     """Tells what images of given prompts show: Ray actors over a store do this, or exact probabilities."""
 
-    async def observe(self, model: str, prompts: Sequence[Prompt], images: int) -> list[Observations]:
+    async def observe(self, model: str, prompts: Sequence[Prompt], images: int, start: int = 0) -> list[Observations]:
         """Observe `images` images of every prompt on `model`; returns a cell for each prompt, in the same order.
 
+        The images are those with the numbers `start`, `start` + 1 and so on. Whatever judges a decision asks for images
+        from `seesaw.experiments.images.FRESH` on, which no decision has seen.
         A cell with failed batches is returned with `failures`; no error is raised for it.
         """
         ...
+
+
+async def observe_each(
+    lab: Lab, model: str, requests: Sequence[tuple[Prompt, int]], start: int = 0
+) -> list[Observations]:
+    """A cell for each of `requests` (prompt, images), in their order; one call of the Lab for each number of images."""
+    numbers = {"start": start} if start else {}  # so that a Lab without fresh images can be swept
+    sizes = sorted({images for _, images in requests})
+    by_size = [[i for i, (_, images) in enumerate(requests) if images == size] for size in sizes]
+    observed = await all_of(
+        lab.observe(model, [requests[i][0] for i in positions], size, **numbers)
+        for positions, size in zip(by_size, sizes, strict=True)
+    )
+    by_position = {
+        i: cell
+        for positions, cells in zip(by_size, observed, strict=True)
+        for i, cell in zip(positions, cells, strict=True)
+    }
+    return [by_position[i] for i in range(len(requests))]
 
 
 async def all_of(awaitables: Iterable[Awaitable[Result]]) -> list[Result]:

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from seesaw.experiments.images import GivenImages, Images, images_of
 from seesaw.experiments.prompts import Prompt, compose, counterfactual_prompts, initial_prompt
 from seesaw.experiments.settings import AnalysisSettings
 
@@ -41,15 +42,16 @@ class PromptSet:
 class Mitigator(Protocol):
     """A way to mitigate one axis after the other.
 
-    `settings` has the dataset, the targets and the weights of counterfactuals. `images` is the paper's N: a model is
-    judged by N images or more. What `initial`, `counterfactuals` and `mitigate` return must depend on their arguments
+    `settings` has the dataset, the targets and the weights of counterfactuals. `images` is what the mitigator was made
+    with: a model has `images.initial` images or more, and each of its counterfactuals `images.counterfactual` or more
+    (both are the paper's N). What `initial`, `counterfactuals` and `mitigate` return must depend on their arguments
     alone and be the same object for the same subject, set and axis, since each prompt set is observed once.
     """
 
     @property
     def settings(self) -> AnalysisSettings: ...
     @property
-    def images(self) -> int: ...
+    def images(self) -> Images: ...
 
     def initial(self, subject: str) -> PromptSet:
         """The model before any mitigation."""
@@ -73,16 +75,17 @@ class PM:
     product of its attributes' weights (`AnalysisSettings.weights`: D* or equal). A prompt with weight 0 is left out.
 
     Images. The paper makes an equal number of images for each prompt of a mitigated set, N or more in all, and N images
-    of every counterfactual. Here prompt j of a mitigated set has ceil(N x weight_j) images. A counterfactual of the set
-    is itself a prompt set ("[male nurse working indoors, male nurse working outdoors]"); N images are shared out over
-    it in the same way, whatever the weight of the counterfactual. At step 1 these are the images of the sweep. The
-    images of a mitigated prompt are always the first of those that it had as a counterfactual; rounding up guarantees
-    this. The number of images of a text depends on the set that it extends, so different orders and priorities share
-    all images except the surplus of the larger number.
+    of every counterfactual. Here prompt j of a mitigated set has ceil(N x weight_j) images, with N = `images.initial`,
+    as the initial prompt has. A counterfactual of the set is itself a prompt set ("[male nurse working indoors, male
+    nurse working outdoors]"); N = `images.counterfactual` images are shared out over it in the same way, whatever the
+    weight of the counterfactual. At step 1 these are the images of the sweep. A mitigated prompt has the same first
+    images as it had as a counterfactual; where both N are equal, these are all of its images, since numbers are rounded
+    up. The number of images of a text depends on the set that it extends, so different orders and priorities share all
+    images except the surplus of the larger number.
     """
 
-    def __init__(self, settings: AnalysisSettings, images: int) -> None:
-        self.settings, self.images = settings, images
+    def __init__(self, settings: AnalysisSettings, images: GivenImages) -> None:
+        self.settings, self.images = settings, images_of(images)
         self._sets: dict[tuple[str, tuple[str, ...], str], PromptSet] = {}
 
     def initial(self, subject: str) -> PromptSet:
@@ -90,7 +93,7 @@ class PM:
         return self._cached(
             (subject, (), ""),
             lambda: PromptSet(
-                subject, (), (initial_prompt(self.settings.dataset, subject),), np.ones(1), (self.images,)
+                subject, (), (initial_prompt(self.settings.dataset, subject),), np.ones(1), (self.images.initial,)
             ),
         )
 
@@ -124,12 +127,13 @@ class PM:
             [(axis.name, attribute, float(weight)) for attribute, weight in zip(axis.attributes, weights, strict=True)]
             for axis, weights in ((axis, self.settings.weights(axis)) for axis in axes)
         ]
+        of_set = self.images.counterfactual if source else self.images.initial
         prompts, prompt_weights, images = [], [], []
         for stated in itertools.product(*([triple for triple in axis if triple[2] > 0] for axis in attributes)):
             prompts.append(self._prompt(current.subject, {name: attribute for name, attribute, _ in stated}))
             prompt_weights.append(math.prod(weight for *_, weight in stated))
             mitigated = math.prod(weight for name, _, weight in stated if name != source)
-            images.append(max(1, math.ceil(self.images * mitigated - 1e-9)))  # 48 x (1/3) is 16, not 17
+            images.append(max(1, math.ceil(of_set * mitigated - 1e-9)))  # 48 x (1/3) is 16, not 17
         return PromptSet(
             current.subject,
             self._ordered([name for name in fastest_first if name != source]),

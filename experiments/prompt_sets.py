@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seesaw.experiments.estimation import PromptCounts, bias, counts_of
-from seesaw.experiments.lab import Lab, Observations, all_of
+from seesaw.experiments.lab import Lab, Observations, observe_each
 from seesaw.experiments.mitigators import Mitigator, PromptSet
-from seesaw.experiments.prompts import Prompt
 from seesaw.experiments.settings import AnalysisSettings
 from seesaw.experiments.uncertainty import bias_errors
 
@@ -82,8 +81,9 @@ def _shows_nobody(cell: Observations) -> bool:
 class PromptSetObserver:
     """Observes prompt sets over a Lab, with a mitigator's settings, for any number of problems at once.
 
-    If no image of a prompt shows a person, twice as many are asked for, up to N. The reason: in a set of hundreds of
-    prompts each has a single image, and one image without a person would leave the whole set undefined.
+    If no image of a prompt shows a person, twice as many are asked for, up to as many as a counterfactual has. The
+    reason: in a set of hundreds of prompts each has a single image, and one image without a person would leave the
+    whole set undefined.
     """
 
     def __init__(self, lab: Lab, mitigator: Mitigator) -> None:
@@ -132,12 +132,12 @@ class PromptSetObserver:
         return self._tasks[key]
 
     async def _observe(self, model: str, prompt_set: PromptSet) -> ObservedSet:
-        cells = await self._cells(model, list(zip(prompt_set.prompts, prompt_set.images, strict=True)))
+        requests = list(zip(prompt_set.prompts, prompt_set.images, strict=True))
+        cells = await observe_each(self._lab, model, requests)
+        most = self.mitigator.images.counterfactual
         while True:
             without_person = [
-                i
-                for i, cell in enumerate(cells)
-                if not cell.failures and cell.asked < self.mitigator.images and _shows_nobody(cell)
+                i for i, cell in enumerate(cells) if not cell.failures and cell.asked < most and _shows_nobody(cell)
             ]
             if not without_person:
                 observed = observed_set(self.mitigator.settings, prompt_set.weights, cells)
@@ -145,21 +145,6 @@ class PromptSetObserver:
                 if not observed.failed:  # a set with a failed cell is observed again when it is next asked for
                     self._observed[model, prompt_set] = observed
                 return observed
-            more = [(cells[i].prompt, min(2 * cells[i].asked, self.mitigator.images)) for i in without_person]
-            for i, cell in zip(without_person, await self._cells(model, more), strict=True):
+            more = [(cells[i].prompt, min(2 * cells[i].asked, most)) for i in without_person]
+            for i, cell in zip(without_person, await observe_each(self._lab, model, more), strict=True):
                 cells[i] = cell
-
-    async def _cells(self, model: str, requests: Sequence[tuple[Prompt, int]]) -> list[Observations]:
-        """A cell for each of `requests` (prompt, images), in order, with one call of the Lab per number of images."""
-        sizes = sorted({images for _, images in requests})
-        by_size = [[i for i, (_, images) in enumerate(requests) if images == size] for size in sizes]
-        observed = await all_of(
-            self._lab.observe(model, [requests[i][0] for i in positions], size)
-            for positions, size in zip(by_size, sizes, strict=True)
-        )
-        by_position = {
-            i: cell
-            for positions, cells in zip(by_size, observed, strict=True)
-            for i, cell in zip(positions, cells, strict=True)
-        }
-        return [by_position[i] for i in range(len(requests))]

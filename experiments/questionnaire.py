@@ -108,9 +108,14 @@ def _attribute(axis: Axis, replies: Mapping[str, tuple[str, dict[str, float]]]) 
 
 
 def observations_of(
-    dataset: Dataset, prompt: Prompt, batches: Sequence[Answers], images: int, failures: Sequence[str] = ()
+    dataset: Dataset,
+    prompt: Prompt,
+    batches: Sequence[Answers],
+    images: int,
+    failures: Sequence[str] = (),
+    start: int = 0,
 ) -> Observations:
-    """Put the batches of one cell together and keep its first `images` images.
+    """Put the batches of one cell together and keep `images` images, from number `start` on.
 
     A batch is always made whole, so the last may hold more images than were asked for; the surplus is left out. With
     `failures`, the counts are NaN.
@@ -118,11 +123,12 @@ def observations_of(
     if failures:
         undefined = {axis.name: np.full(len(axis.attributes), np.nan) for axis in dataset.axes}
         return Observations(prompt, undefined, asked=0, dropped=0, failures=tuple(failures))
-    keep = np.concatenate([b.index for b in batches]) < images
+    number = np.concatenate([b.index for b in batches])
+    keep = (number >= start) & (number < start + images)
     person = np.concatenate([b.person for b in batches])[keep]
     value = {a.name: np.concatenate([b.value[a.name] for b in batches])[keep] for a in dataset.axes}
     answers = Answers(
-        index=np.concatenate([b.index for b in batches])[keep],
+        index=number[keep],
         seed=np.concatenate([b.seed for b in batches])[keep],
         image_key=_kept(keep, [b.image_key for b in batches]),
         person=person,

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from seesaw.experiments.dataset.model import Dataset
-from seesaw.experiments.lab import Lab, Observations, all_of
+from seesaw.experiments.images import Images
+from seesaw.experiments.lab import Lab, Observations, all_of, observe_each
 from seesaw.experiments.prompts import prompts_of
 from seesaw.results.tables.schemas import WITHHELD
 
 __all__ = ["sweep", "withheld_images"]
 
 
-async def sweep(lab: Lab, dataset: Dataset, models: Sequence[str], images: int) -> dict[str, list[Observations]]:
+async def sweep(lab: Lab, dataset: Dataset, models: Sequence[str], images: Images) -> dict[str, list[Observations]]:
     """The observations of every cell by model, in the order of the dataset's subjects and their prompts.
 
     Raises what the Lab raises, after all that was in flight has ended.
@@ -22,7 +23,7 @@ async def sweep(lab: Lab, dataset: Dataset, models: Sequence[str], images: int) 
 
     async def one(model: str) -> list[Observations]:
         prompts = [prompt for subject in dataset.subjects for prompt in prompts_of(dataset, subject)]
-        return await lab.observe(model, prompts, images)
+        return await observe_each(lab, model, [(prompt, images.of(prompt)) for prompt in prompts])
 
     return dict(zip(models, await all_of(map(one, models)), strict=True))
 

@@ -33,7 +33,6 @@ __all__ = [
     "override_config",
 ]
 
-MOST_IMAGES = 100_000  #: a prompt; the paper's are 48, and a slip of the keyboard should not plan for years
 #: why no run goes through a Ray client
 CLIENT = (
     "the driver of a Ray client is outside the cluster, and all data would go through one connection of a proxy; run "
@@ -113,9 +112,7 @@ class Config:
     models: Any = None
     subjects: Any = "all"
     axes: Any = "all"
-    images: Annotated[
-        Positive, Field(le=MOST_IMAGES, description=f"at least 1 and at most {MOST_IMAGES:,} a prompt")
-    ] = 48
+    images: Any = None  #: a number, or {initial: 192, counterfactual: 48}, the default: `seesaw.experiments.images`
     seed: Whole = 0
     metric: Any = "nominal"
     targets: Any = None

@@ -117,6 +117,7 @@ def override(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str
     for item in overrides:
         if "=" not in item or item.startswith("="):
             raise ConfigError(f"'{item}' is not an override; expected key=value, for example images=16")
+    values, overrides = _with_images_by_prompt(values, overrides)
     dotted = [item for item in overrides if item.startswith(_REPLICAS)]  # names of models may have dots in them
     literal = [item for item in overrides if item.partition("=")[0] in _TEXT_KEYS]
     plain = [item for item in overrides if item not in dotted and item not in literal]
@@ -134,6 +135,19 @@ def override(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str
         return _plain(merged, "overrides")
     except (OmegaConfBaseException, yaml.YAMLError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"overrides {' '.join(overrides)}: {first_line(error)}") from None
+
+
+def _with_images_by_prompt(
+    values: Mapping[str, Any], overrides: Sequence[str]
+) -> tuple[Mapping[str, Any], Sequence[str]]:
+    """Both with `images` as a mapping where it is a number, if an override sets a part of it (`images.initial=64`)."""
+    if not any(item.startswith(("images.", "images={")) for item in overrides):
+        return values, overrides
+    number = values.get("images")
+    if isinstance(number, int) and not isinstance(number, bool):
+        values = {**values, "images": {"initial": number, "counterfactual": number}}
+    whole = re.compile(r"images=(\d+)")
+    return values, [whole.sub(r"images={initial: \1, counterfactual: \1}", item) for item in overrides]
 
 
 def _replaced(key: str, value: Any, overrides: Sequence[str], given: DictConfig) -> bool:

@@ -14,6 +14,7 @@ from seesaw.actors.pictogram.world import WORLDS
 from seesaw.actors.plugins import Plugin, find_plugin
 from seesaw.experiments.assignments import Assignment, assignments_of
 from seesaw.experiments.dataset.load import Dataset, load_dataset
+from seesaw.experiments.images import Images, images_of
 from seesaw.experiments.priorities import read_priorities
 from seesaw.experiments.questionnaire import Questionnaire, questionnaire_of
 from seesaw.experiments.settings import AnalysisSettings, make_settings
@@ -58,7 +59,7 @@ class Experiment:
     dataset: Dataset
     models: tuple[ResolvedModel[ModelConfig], ...]
     vlm: ResolvedModel[VLMConfig]
-    images: int
+    images: Images
     seed: int
     settings: AnalysisSettings
     store: str
@@ -124,7 +125,7 @@ class Experiment:
             "name": self.name,
             "dataset": self.dataset.to_mapping(),
             "models": [asdict(model.spec) for model in self.models],
-            "images": self.images,
+            "images": self.images.as_config(),
             "seed": self.seed,
             "metric": dict(self.settings.metric),
             "targets": {axis: [float(x) for x in target] for axis, target in self.settings.targets.items()},
@@ -144,7 +145,7 @@ class Experiment:
             "dataset": {key: value for key, value in dataset.items() if key != "subjects"},
             "subjects": list(self.dataset.subjects),
             "models": {model.name: model.identity for model in self.models},
-            "images": self.images,
+            "images": self.images.as_config(),
             "seed": self.seed,
             "metric": dict(self.settings.metric),
             "targets": {axis: [float(x) for x in target] for axis, target in self.settings.targets.items()},
@@ -193,7 +194,7 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
         dataset=dataset,
         models=models,
         vlm=vlm,
-        images=config.images,
+        images=images_of(config.images),
         seed=config.seed,
         settings=settings,
         store=store.root,

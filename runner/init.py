@@ -26,7 +26,9 @@ models: [{model}]
 # The vision-language model that says what images show: `seesaw vlms`.
 vqa: {vqa}
 
-images: 48                   # for each prompt; fewer are faster, and less certain
+# Images of the initial prompt, which all others are compared with, and of each of its counterfactuals. A number is for
+# both (the paper's is 48). Fewer are faster, and less certain.
+images: {{initial: 192, counterfactual: 48}}
 # targets:                   # the ideal distribution of an axis, where it is not uniform
 #   gender: {{male: 0.4, female: 0.6}}
 

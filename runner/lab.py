@@ -97,7 +97,7 @@ class FleetLab:
         self._ask_places = asyncio.Semaphore(width)
         self._read_places = asyncio.Semaphore(READS_IN_FLIGHT)
 
-    async def observe(self, model: str, prompts: Sequence[Prompt], images: int) -> list[Observations]:
+    async def observe(self, model: str, prompts: Sequence[Prompt], images: int, start: int = 0) -> list[Observations]:
         """As `Lab.observe`.
 
         Raises:
@@ -109,11 +109,13 @@ class FleetLab:
             raise ConfigError(f"no model '{model}' in this experiment{nearest(model, self._models)}")
         batches = sum(math.ceil(images / batch_size(prompt.stated)) for prompt in prompts)
         self._events.asked(len(prompts), batches)
-        cells = [self._observe_cell(self._models[model], prompt, images) for prompt in prompts]
+        cells = [self._observe_cell(self._models[model], prompt, images, start) for prompt in prompts]
         return await all_of(cells)
 
-    async def _observe_cell(self, model: ResolvedModel[ModelConfig], prompt: Prompt, images: int) -> Observations:
-        batches = batches_of(self._experiment, model, prompt, images)
+    async def _observe_cell(
+        self, model: ResolvedModel[ModelConfig], prompt: Prompt, images: int, start: int
+    ) -> Observations:
+        batches = batches_of(self._experiment, model, prompt, images, start)
         for batch in batches:
             self._update_backlog(batch)
         async with self._cell_places[model.name]:
@@ -136,7 +138,7 @@ class FleetLab:
         self._events.cell(failed=bool(failures) and key not in self._failed_cells)
         if failures:
             self._failed_cells.add(key)
-        cell = observations_of(self._experiment.dataset, prompt, parts, images, failures)
+        cell = observations_of(self._experiment.dataset, prompt, parts, images, failures, start)
         before = self._withheld.get(key)
         if cell.answers and any(cell.answers.withheld) and (before is None or before.asked < cell.asked):
             self._withheld[key] = cell

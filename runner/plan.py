@@ -75,11 +75,19 @@ def _images(root: int, start: int, size: int) -> tuple[tuple[int, ...], tuple[in
     return index, tuple(image_seed(root, i) for i in index)
 
 
-def batches_of(experiment: Experiment, model: ResolvedModel[ModelConfig], prompt: Prompt, images: int) -> list[Batch]:
-    """Cut a cell into batches. The last one is whole too, so that a cell that grows later keeps all its images."""
+def batches_of(
+    experiment: Experiment, model: ResolvedModel[ModelConfig], prompt: Prompt, images: int, start: int = 0
+) -> list[Batch]:
+    """Cut a cell, or its images from number `start` on, into batches.
+
+    The last one is whole too, so that a cell that grows later keeps all its images. Raises ValueError for a `start` at
+    which no batch begins.
+    """
     cut, size = [], batch_size(prompt.stated)
-    for start in range(0, images, size):
-        index, seeds = _images(experiment.seed, start, size)
+    if start % size:
+        raise ValueError(f"no batch of {size} images begins at image {start}")
+    for first in range(start, start + images, size):
+        index, seeds = _images(experiment.seed, first, size)
         key = batch_key(model.identity, prompt.text, prompt.adapter, seeds)
         cut.append(
             Batch(
@@ -124,7 +132,7 @@ class Plan:
 def all_batches(experiment: Experiment, model: ResolvedModel[ModelConfig]) -> Iterator[Batch]:
     for subject in experiment.dataset.subjects:
         for prompt in prompts_of(experiment.dataset, subject):
-            yield from batches_of(experiment, model, prompt, experiment.images)
+            yield from batches_of(experiment, model, prompt, experiment.images.of(prompt))
 
 
 def all_answered(experiment: Experiment, store: Store) -> bool:
@@ -152,13 +160,16 @@ def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
     store = Store(experiment.store) if store is None else store
     answered, problems = store.look(experiment.vlm.folder)
     axes, questions = len(experiment.dataset.axes), len(experiment.questionnaire.all)
-    prompts = 1 + sum(len(axis.attributes) for axis in experiment.dataset.axes)
-    stored = in_whole_batches(1, experiment.images)  # a cell of a sweep states one axis at most
+    subjects, counterfactuals = len(experiment.dataset.subjects), experiment.dataset.counterfactuals
+    images = subjects * (experiment.images.initial + counterfactuals * experiment.images.counterfactual)
+    stored = subjects * (
+        in_whole_batches(0, experiment.images.initial)
+        + counterfactuals * in_whole_batches(1, experiment.images.counterfactual)
+    )
     models, asks = [], 0
     for model in experiment.models:
         stored_images, odd = store.look(model.folder)
         problems += odd
-        cells = prompts * len(experiment.dataset.subjects)
         with_answers = with_images = total = 0
         for batch in all_batches(experiment, model):
             total += 1
@@ -168,17 +179,17 @@ def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
         models.append(
             ModelPlan(
                 name=model.name,
-                cells=cells,
-                images=cells * experiment.images,
-                attributes=cells * experiment.images * axes,
-                questions=cells * experiment.images * questions,
+                cells=subjects * (1 + counterfactuals),
+                images=images,
+                attributes=images * axes,
+                questions=images * questions,
                 batches=total,
                 images_held=with_images,
                 answers_held=with_answers,
                 hours=(total - with_images) * BATCH * model.spec.seconds_per_image / 3600
                 if model.spec.seconds_per_image
                 else None,
-                disk_gb=cells * stored * model.spec.image_kb / 1e6 if model.spec.image_kb else None,
+                disk_gb=stored * model.spec.image_kb / 1e6 if model.spec.image_kb else None,
             )
         )
     served: list[ModelConfig | VLMConfig] = [*(m.spec for m in experiment.models), experiment.vlm.spec]

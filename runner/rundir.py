@@ -208,9 +208,8 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str 
     """`field: before -> now` for what may not change. Where things may be added, only what was there is compared."""
     for key in sorted({*before, *now}):
         old, new, name = before.get(key), now.get(key), f"{prefix}{key}"
-        if name == "images" and isinstance(old, int) and isinstance(new, int):
-            if new < old:
-                yield f"images: {old} -> {new} (images may be added, not taken away)"
+        if name == "images":
+            yield from _fewer_images(old, new)
         elif name == "subjects":
             gone = [s for s in old or [] if s not in (new or [])]
             if gone:
@@ -231,6 +230,21 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str 
             yield from _differences(old, new, f"{name}.")
         elif old != new:
             yield f"{name}: {_short(old)} -> {_short(new)}"
+
+
+def _fewer_images(before: Any, now: Any) -> Iterator[str]:
+    """What was taken away; each is a number, or {initial, counterfactual}, whatever the other is."""
+    pairs = {"images": (before, now)}
+    if isinstance(before, Mapping) or isinstance(now, Mapping):
+        kinds = ("initial", "counterfactual")
+        pairs = {f"images.{kind}": (_images(before, kind), _images(now, kind)) for kind in kinds}
+    for name, (old, new) in pairs.items():
+        if old != new and not (isinstance(old, int) and isinstance(new, int) and old < new):
+            yield f"{name}: {_short(old)} -> {_short(new)} (images may be added, not taken away)"
+
+
+def _images(images: Any, kind: str) -> Any:
+    return images.get(kind) if isinstance(images, Mapping) else images
 
 
 def _short(value: Any) -> str:

@@ -73,6 +73,11 @@ class Dataset:
     axes: tuple[Axis, ...]
     verbatim: bool = True
 
+    @property
+    def counterfactuals(self) -> int:
+        """How many counterfactuals each subject has, of all axes."""
+        return sum(len(axis.attributes) for axis in self.axes)
+
     def axis(self, name: str) -> Axis:
         """The axis called `name`. Raises ConfigError for an unknown one."""
         for axis in self.axes:

@@ -159,7 +159,7 @@ _RUN_JSON = {
     "fingerprint": {
         **{name: {"*": str} for name in ("models", "vqa", "metric")},
         "subjects": [str],
-        "images": int,
+        "images": (int, dict),
         "seed": int,
         "store": str,
         "dataset": {},

@@ -33,11 +33,10 @@ def show_plan(experiment: Experiment, plan: Plan, as_json: bool, timing: Timing 
         say(json.dumps({"event": "plan", "name": experiment.name, **figures, **timed}))
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    subjects, axes = len(experiment.dataset.subjects), experiment.dataset.axes
+    subjects = len(experiment.dataset.subjects)
     console.print(
-        f"[b]{escape(experiment.name)}[/b]: {subjects} subjects x {1 + sum(len(a.attributes) for a in axes)} prompts x "
-        f"{experiment.images} images on {len(plan.models)} models; run {escape(str(experiment.run))}, "
-        f"store {escape(experiment.store)}"
+        f"[b]{escape(experiment.name)}[/b]: {subjects} subjects x {_prompts(experiment)} on {len(plan.models)} models; "
+        f"run {escape(str(experiment.run))}, store {escape(experiment.store)}"
     )
     table = Table(box=None, pad_edge=False)
     for column in ("model", "cells", "images", "attributes", "questions", "held", "device hours", "disk GB"):
@@ -100,6 +99,14 @@ def _show_timing(console: Console, timing: Timing) -> None:
         console.print(f"one GPU more: {duration(3600 * timing.one_more_hours)}, {change}")
     for why in timing.left_out:
         console.print(f"not in this time: {escape(why)}")
+
+
+def _prompts(experiment: Experiment) -> str:
+    """How many prompts a subject has, and how many images each of them."""
+    images, counterfactuals = experiment.images, experiment.dataset.counterfactuals
+    if images.initial == images.counterfactual:
+        return f"{1 + counterfactuals} prompts x {images.initial} images"
+    return f"({images.initial} images + {counterfactuals} counterfactuals x {images.counterfactual} images)"
 
 
 def show_summary(summary: Summary, out: Path, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from seesaw.actors.plugins import Plugin, find_plugin
 from seesaw.experiments.assignments import Assignment
+from seesaw.experiments.images import Images
 from seesaw.experiments.intermit import Problem
 from seesaw.experiments.lab import Lab
 from seesaw.experiments.mitigations import Mitigation, matrix_rows, mitigate_all, mitigation_rows
@@ -197,6 +198,11 @@ def mitigator_of(experiment: Experiment, settings: AnalysisSettings) -> Mitigato
         if name in MITIGATORS:
             raise
         raise ConfigError(f"mitigator '{name}' cannot be made: {type(error).__name__}: {first_line(error)}") from error
+    if not isinstance(getattr(mitigator, "images", None), Images):
+        raise ConfigError(
+            f"mitigator '{name}': its `images` must be those that it was made with: images.initial of a model, "
+            "images.counterfactual of each of its counterfactuals"
+        )
     return mitigator
 
 

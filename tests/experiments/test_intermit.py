@@ -13,6 +13,7 @@ from seesaw.actors.pictogram.codes import AXES, SHAPE, read_prompt
 from seesaw.actors.pictogram.world import WORLDS
 from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.exact import ExactLab
+from seesaw.experiments.images import Images
 from seesaw.experiments.intermit import Problem, mitigate, required_prompt_sets, step
 from seesaw.experiments.lab import Observations
 from seesaw.experiments.mitigators import PM, PromptSet
@@ -140,7 +141,7 @@ class Adapters:
     """A mitigator that changes the model and not the words: one prompt, and an adapter that names the axes."""
 
     def __init__(self) -> None:
-        self.settings, self.images, self._made = SETTINGS, 48, {}
+        self.settings, self.images, self._made = SETTINGS, Images(48, 48), {}
 
     def _set(self, subject: str, mitigated, stated) -> PromptSet:
         key = subject, tuple(mitigated), frozenset(stated)

@@ -18,6 +18,7 @@ from seesaw.actors.engines import TTI_ENGINES
 from seesaw.actors.pictogram.engine import PictogramDraw
 from seesaw.actors.plugins import find_plugin
 from seesaw.experiments.dataset.load import Dataset, load_dataset
+from seesaw.experiments.images import images_of
 from seesaw.experiments.lab import Answers, Observations
 from seesaw.experiments.prompts import Prompt, prompts_of
 from seesaw.experiments.questionnaire import observations_of
@@ -45,7 +46,7 @@ def experiment_of(
     root: Path,
     worlds: Sequence[str],
     dataset: Dataset,
-    images: int,
+    images: int | dict[str, int],
     known: Sequence[str],
     keys: Mapping[str, Any] | None = None,
 ) -> Experiment:
@@ -68,7 +69,7 @@ def experiment_of(
         dataset=dataset,
         models=tuple(models),
         vlm=vlm,
-        images=images,
+        images=images_of(images),
         seed=3,
         settings=make_settings(dataset),
         store=str(root / "store"),
@@ -88,20 +89,20 @@ class DrawnLab:
     failed: Condition = never
     side: int = 64
 
-    async def observe(self, model: str, prompts: Sequence[Prompt], images: int) -> list[Observations]:
+    async def observe(self, model: str, prompts: Sequence[Prompt], images: int, start: int = 0) -> list[Observations]:
         served = next(each for each in self.experiment.models if each.name == model)
-        return [self._observed(served, prompt, images) for prompt in prompts]
+        return [self._observed(served, prompt, images, start) for prompt in prompts]
 
-    def _observed(self, model: ResolvedModel[ModelConfig], prompt: Prompt, images: int) -> Observations:
+    def _observed(self, model: ResolvedModel[ModelConfig], prompt: Prompt, images: int, start: int) -> Observations:
         dataset = self.experiment.dataset
         if self.failed(prompt):
             return observations_of(dataset, prompt, [], images, [f"{prompt.text}: it broke"])
         engine, store = PictogramDraw(model.spec.settings), Store(self.experiment.store)
-        batches = batches_of(self.experiment, model, prompt, images)
+        batches = batches_of(self.experiment, model, prompt, images, start)
         for batch in batches:
             store.commit(batch.images, shard(batch, engine.generate(prompt.text, batch.seeds), self.side))
         answers = [read_truly(dataset, engine, batch, self.empty(prompt)) for batch in batches]
-        return observations_of(dataset, prompt, answers, images)
+        return observations_of(dataset, prompt, answers, images, start=start)
 
 
 def shard(batch: Batch, images: list[bytes], side: int) -> pa.Table:
@@ -146,7 +147,7 @@ def run_of(
     worlds: Sequence[str] = ("birch",),
     subjects: Sequence[str] = ("nurse",),
     axes: Sequence[str] | None = ("gender", "clothing", "disability"),
-    images: int = 10,
+    images: int | dict[str, int] = 10,
     empty: Condition = never,
     failed: Condition = never,
     side: int = 64,

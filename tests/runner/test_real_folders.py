@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from seesaw.experiments.lab import Observations
 from seesaw.results.errors import AnswersError, ConfigError
 from seesaw.runner.display.events import Events, Note
 from seesaw.runner.experiment import load_experiment
@@ -40,7 +41,7 @@ def photos(folder: str, numbers: range | list[int]) -> None:
 
 
 class NoModels:
-    """Observes nothing, and remembers how many images it was asked for."""
+    """Its images show nothing; it remembers how many images it was asked for."""
 
     def __init__(self):
         self.asked = {}
@@ -49,7 +50,7 @@ class NoModels:
         for prompt in prompts:
             if model == "real":
                 self.asked[prompt.subject] = images
-        return []
+        return [Observations(prompt, {}, asked=images, dropped=0) for prompt in prompts]
 
 
 def observed(experiment, real: str) -> tuple[dict[str, int], list[str]]:
