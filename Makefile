@@ -29,7 +29,7 @@ docs: .venv/.ready
 	$(BIN)/mkdocs build --strict
 
 bench: .venv/.ready
-	for bench in questions sweep overhead engine fidelity swap mitigation scaling campaign; do $(BIN)/python -m benchmarks.$$bench || exit 1; done
+	for bench in validity questions sweep overhead engine fidelity swap mitigation scaling campaign; do $(BIN)/python -m benchmarks.$$bench || exit 1; done
 
 .venv/.ready: requirements-cpu.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "seesaw needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0])'

@@ -311,8 +311,8 @@ FORBIDDEN = {
         "actors/pictogram/train_tti.py": "a script of ours that prints numbers",
         "actors/pictogram/train_vlm.py": "a script of ours that prints numbers",
         **{
-            f"benchmarks/{path.name}": "a benchmark, which prints its own figures"
-            for path in (ROOT / "benchmarks").glob("*.py")
+            path.relative_to(ROOT).as_posix(): "a benchmark, which prints its own figures"
+            for path in (ROOT / "benchmarks").rglob("*.py")
         },
     },
 }

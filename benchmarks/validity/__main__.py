@@ -1,0 +1,119 @@
+"""Whether Seesaw's figures are right: its own analysis of answers that are drawn from worlds known exactly.
+
+    python -m benchmarks.validity [--quick] [--repeats 1]
+
+Five worlds x 26 subjects x 64 entries of four kinds: embedded, fair, null (no couplings) and null-fair; 16, 48 and 200
+images a prompt, and 192 of an initial prompt with 48 of each counterfactual; images of one number are independent, or
+share half of the variance of what decides their attributes. Tables: errors and coverage by the size of the effect and
+by the bias of the axis; means over subjects; false calls where nothing interacts; power; the strongest entries. The
+aims stand beside the figures.
+
+`--quick`: one world of each kind and two designs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.validity.figures import by_bias, by_size, false_calls, means_over_subjects, power, strongest
+from benchmarks.validity.worlds import KINDS, NULL, draw_answers, exact_values, worlds_of
+from seesaw.actors.pictogram.world import World
+from seesaw.experiments.analysis import analyze
+from seesaw.experiments.dataset.load import load_dataset
+from seesaw.experiments.images import Images, images_of
+from seesaw.experiments.settings import make_settings
+from seesaw.experiments.uncertainty import is_significant
+from seesaw.runner.config import CONFIGS
+
+__all__ = ["DEFAULT", "NUMBERS", "measure"]
+
+#: images of a prompt, by name
+NUMBERS = {"16": images_of(16), "48": images_of(48), "200": images_of(200), "192/48": Images(192, 48)}
+DEFAULT = "192/48"
+RHOS = (0.0, 0.5)
+_KEY = ["model", "subject", "source_axis", "target_axis"]
+
+
+def measure(world: World, designs: Sequence[str], rhos: Sequence[float], repeats: int) -> pd.DataFrame:
+    """The entries of all matrices of `world`, for every design, correlation and repeat, with the exact values."""
+    dataset = load_dataset(CONFIGS / "datasets" / "occupation.yaml")
+    settings = make_settings(dataset)
+    exact, parts = exact_values(world, settings), []
+    for design, rho, repeat in itertools.product(designs, rhos, range(repeats)):
+        name = f"{world}, {design}, {rho}, {repeat}"
+        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        entries = analyze(draw_answers(world, dataset, NUMBERS[design], rho, rng), settings).uncertainty
+        parts.append(entries.merge(exact, on=_KEY, validate="1:1").assign(design=design, rho=rho, repeat=repeat))
+    return pd.concat(parts, ignore_index=True)
+
+
+def with_verdict(entries: pd.DataFrame) -> pd.DataFrame:
+    """The entries with the columns `shown` and `called`."""
+    if "is_matched" not in entries:
+        called = is_significant(entries["low"].to_numpy(), entries["high"].to_numpy())
+        return entries.assign(shown=entries["is"], called=called)
+    return entries.assign(shown=entries["is_matched"], called=entries["significant"])
+
+
+def report(entries: pd.DataFrame, kind: str, design: str, rho: float) -> None:
+    """Print the tables of one kind of worlds, one design and one correlation."""
+    between = entries[entries["source_axis"] != entries["target_axis"]]
+    print(f"\n## {kind} worlds, {design} images, correlation by seed {rho:g}: {len(entries):,} entries")
+    for what, table in (("by exact IS", by_size(between)), ("by exact w", by_bias(between))):
+        print(f"\nBetween two axes, {what} (aims: covered 0.93 to 0.99; error at most 0.01 where axes are fair)")
+        print(table.to_string(float_format="%.3f"))
+    print("\nOn the axis itself (a success is understated)")
+    print(by_size(entries[entries["source_axis"] == entries["target_axis"]]).to_string(float_format="%.3f"))
+    if kind not in NULL:
+        print("\nPower between two axes")
+        print(power(between).to_string(float_format="%.3f"))
+
+
+def summary(groups: dict[tuple[str, str, float], pd.DataFrame]) -> None:
+    """Print one line for each kind, design and correlation."""
+    means, calls, lists = {}, {}, {}
+    for key, entries in groups.items():
+        between = entries[entries["source_axis"] != entries["target_axis"]]
+        means[key] = means_over_subjects(between)
+        if key[0] in NULL:
+            calls[key] = false_calls(between)
+        else:
+            lists[key] = strongest(between)
+    for title, rows in (
+        ("Means over subjects (aim: covered 0.93 to 0.97)", means),
+        ("False calls where nothing interacts (aim: at most 0.06 of matrices)", calls),
+        ("The strongest entries, 6 of each sign and model (winner's curse)", lists),
+    ):
+        table = pd.DataFrame.from_dict({", ".join(map(str, key)): row for key, row in rows.items()}, orient="index")
+        print(f"\n## {title}\n\n{table.to_string(float_format='%.3f')}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one world of each kind, two designs")
+    parser.add_argument("--repeats", type=int, default=1, help="draws of every world")
+    args = parser.parse_args()
+    designs = ["48", DEFAULT] if args.quick else list(NUMBERS)
+    began, groups = time.monotonic(), {}
+    worlds = [(kind, world) for kind in KINDS for world in worlds_of(kind)[: 1 if args.quick else None]]
+    with ProcessPoolExecutor() as pool:
+        futures = [(kind, pool.submit(measure, world, designs, RHOS, args.repeats)) for kind, world in worlds]
+        entries = with_verdict(pd.concat([future.result().assign(kind=kind) for kind, future in futures]))
+    for kind, rho, design in itertools.product(KINDS, RHOS, designs):
+        chosen = (entries["kind"] == kind) & (entries["rho"] == rho) & (entries["design"] == design)
+        groups[kind, design, rho] = entries[chosen]
+        report(entries[chosen], kind, design, rho)
+    summary(groups)
+    print(f"\n{len(entries):,} entries in {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
