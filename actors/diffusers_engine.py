@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from seesaw.actors.cut_prompts import CutPrompts
 from seesaw.actors.diffusers_load import load_pipeline
 from seesaw.actors.diffusers_settings import EMBEDDED, DiffusersSettings
-from seesaw.actors.engines import BLANK, FLAGGED, Withheld
+from seesaw.actors.engines import BLANK, FLAGGED, PromptLength, Withheld
+from seesaw.actors.prompt_length import own_prompts, tokenizers_of, whole_length
 from seesaw.actors.weights import content_identity, need_package, need_pipeline, need_weights
 from seesaw.results.errors import ConfigError, EnvironmentFault
 from seesaw.results.secrets import first_line, without_secrets
@@ -42,6 +44,8 @@ class DiffusersEngine:
         self.preflight(settings)  # the driver has checked its own machine alone
         self._pipeline, self._checker = load_pipeline(self.settings)
         self._most = self.settings.batch  #: images a call; halved for good when memory runs out
+        self._tokenizers = tokenizers_of(self.settings) or ()
+        self._cuts = CutPrompts(self._pipeline)
         self._encode_once()
         self._try()
 
@@ -109,13 +113,32 @@ class DiffusersEngine:
             if folder is None:
                 need_weights(lora["repo"], lora.get("revision", "main"), lora["weight_name"])
 
+    @classmethod
+    def prompt_lengths(cls, settings: Mapping[str, Any], prompts: Sequence[str]) -> list[PromptLength] | None:
+        """How much the text encoders read of each prompt; None if their tokenizers are not on this machine.
+
+        Raises ConfigError if a prompt in the settings themselves (`negative_prompt`) is too long.
+        """
+        read = DiffusersSettings.read(settings)
+        tokenizers = tokenizers_of(read)
+        if not tokenizers:
+            return None
+        for name, text in own_prompts(read).items():
+            length = whole_length(text, tokenizers, read.truncate)
+            if length.lost and not read.truncate:
+                raise ConfigError(f"settings.{name}: {_too_long(length)}")
+        return [whole_length(prompt, tokenizers, read.truncate) for prompt in prompts]
+
     def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes | Image.Image | Withheld]:
         """One image a seed. Withheld as `blank` if it has a NaN, as `flagged` if the safety checker caught it.
 
-        Raises torch.OutOfMemoryError when not even one image fits.
+        Raises:
+            torch.OutOfMemoryError: not even one image fits.
+            ValueError: the text encoders would not read all of the prompt, and `truncate` is not set.
         """
         if adapter:
             raise ConfigError("the diffusers engine loads no adapters that a mitigator made")
+        self._check_length(prompt)
         images: list[bytes | Image.Image | Withheld] = []
         while len(images) < len(seeds):
             part = seeds[len(images) : len(images) + self._most]
@@ -126,6 +149,12 @@ class DiffusersEngine:
             else:
                 images += self._judged(pixels)
         return images
+
+    def _check_length(self, prompt: str) -> None:
+        if self._tokenizers and not self.settings.truncate:
+            length = whole_length(prompt, self._tokenizers, truncate=False)
+            if length.lost:
+                raise ValueError(_too_long(length))
 
     def _call(self, prompt: str, seeds: Sequence[int]) -> Any | None:
         """Pixels in [0, 1] of one pipeline call, float32 (n, height, width, 3); None if there was too little memory."""
@@ -138,9 +167,11 @@ class DiffusersEngine:
             arguments = self.settings.call_arguments
             with torch.random.fork_rng(), torch.inference_mode():
                 torch.manual_seed(seeds[0])  # for schedulers that draw noise of their own
-                return self._pipeline(
+                made = self._pipeline(
                     prompt=prompt, num_images_per_prompt=len(seeds), generator=generators, output_type="np", **arguments
                 ).images
+            self._refuse_cuts()
+            return made
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not _out_of_memory(error) or len(seeds) == 1:
                 raise
@@ -149,6 +180,16 @@ class DiffusersEngine:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return None
+
+    def _refuse_cuts(self) -> None:
+        """ValueError if the pipeline has cut a prompt, which no rule foresaw."""
+        cut = self._cuts.look()
+        if cut and not self.settings.truncate:
+            self._forget_encoded()  # or the next call would find it encoded, and nothing would be cut any more
+            raise ValueError(
+                f"{type(self._pipeline).__name__} has cut {cut[0]!r}: words at its end were lost; shorten it, or set "
+                "truncate: true to let it be cut"
+            )
 
     def _try(self) -> None:
         """Make one image like all others, so that settings that do not work are reported before work starts."""
@@ -182,11 +223,17 @@ class DiffusersEngine:
 
     def _encode_once(self) -> None:
         """Let the pipeline keep the prompts that it encoded: a cell is many batches of one prompt."""
+        self._encoders: list[Encoder] = []
         for owner in (self._pipeline, getattr(self._pipeline, "prior_pipe", None)):
             for name in ("encode_prompt", "_encode_prompt"):
                 if hasattr(owner, name):
-                    setattr(owner, name, Encoder(getattr(owner, name)))
+                    self._encoders.append(Encoder(getattr(owner, name)))
+                    setattr(owner, name, self._encoders[-1])
                     break
+
+    def _forget_encoded(self) -> None:
+        for encoder in self._encoders:
+            encoder.results.clear()
 
 
 class Encoder:
@@ -207,6 +254,13 @@ class Encoder:
                 del self.results[next(iter(self.results))]
             self.results[key] = self._encode(*args, **kwargs)
         return self.results[key]
+
+
+def _too_long(length: PromptLength) -> str:
+    return (
+        f"a prompt of {length.used} tokens is longer than the {length.limit} that the text encoder reads; lost would "
+        f"be '{length.lost}'; shorten it, or set truncate: true to let it be cut"
+    )
 
 
 def _out_of_memory(error: BaseException) -> bool:

@@ -77,6 +77,7 @@ class DiffusersSettings:
     unit of work; `call` whatever else the pipeline's call takes; `without` components that are left out;
     `scheduler` a class of diffusers and what differs from the repository's own configuration; `prior` the repository of
     a decoder's prior, if its model card does not name one. `safety: keep` does without the pipeline's safety checker.
+    `truncate` lets a prompt be cut that is longer than the text encoders read; without it such a prompt is refused.
     """
 
     repo: Repository
@@ -111,6 +112,7 @@ class DiffusersSettings:
     ] = None
     trust_remote_code: bool = False
     safety: Literal["drop", "keep"] = "drop"
+    truncate: bool = False
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> DiffusersSettings:

@@ -9,7 +9,9 @@ name. All of it is part of the identity of what the engine makes, except for the
 if there is one: settings that change no pixel. The classmethod `identity(settings)`, if there is one, returns what the
 engine adds to the identity by itself (weights' content, a renderer's version); it must be cheap and need no
 accelerator. The classmethod `preflight(settings)`, if there is one, raises EnvironmentFault before anything starts if a
-package or weights are missing.
+package or weights are missing. The classmethod `prompt_lengths(settings, prompts)` of a TTI engine, if there is one,
+says how much of each prompt the model reads (a PromptLength each, in order); None where that cannot be told on this
+machine, for want of the tokenizer. A prompt that is too long is refused before work starts.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ __all__ = [
     "REASONS",
     "TTI_ENGINES",
     "VQA_ENGINES",
+    "PromptLength",
     "Reply",
     "TTIEngine",
     "VQAEngine",
@@ -45,6 +48,17 @@ VQA_ENGINES: Mapping[str, str] = {
     "transformers": "seesaw.actors.transformers_engine:TransformersEngine",
     "simulated": "seesaw.actors.simulated:SimulatedVQA",
 }
+
+
+@dataclass(frozen=True)
+class PromptLength:
+    """How much of a prompt a model reads. A model with several text encoders reads what any of them reads."""
+
+    used: int  #: tokens of the prompt, with those that mark its beginning and end
+    limit: int | None  #: tokens that the model reads; None if it reads all, or if it is not known
+    lost: str = ""  #: the words that it would not read
+    cut_by: tuple[str, ...] = ()  #: text encoders that do not read all of it, though another one does
+    is_cut_on_purpose: bool = False  #: the settings say that words may be lost
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 import tempfile
@@ -147,11 +148,39 @@ def plan(config: str, overrides: tuple[str, ...], gpus: int | None, gpu_memory: 
     from seesaw.runner.display.show import show_plan
     from seesaw.runner.experiment import load_experiment
     from seesaw.runner.plan import make_plan, time_plan
+    from seesaw.runner.prompts import prompt_notes
 
     experiment = load_experiment(config, overrides)
     prospect = make_plan(experiment, Store(experiment.store))
     timing = None if gpus is None else time_plan(experiment, prospect, gpus, gpu_memory)
+    notes, _ = prompt_notes(experiment, stated=1)
     show_plan(experiment, prospect, as_json, timing)
+    _say_notes(notes, as_json)
+
+
+@main.command()
+@_config
+@_overrides
+@click.option("--csv", "file", metavar="FILE", help="Write them as a table of CSV.")
+@_json
+@_answerable
+def prompts(config: str, overrides: tuple[str, ...], file: str | None, as_json: bool) -> None:
+    """List every prompt that a sweep sends: subject, axis, attribute, text, and tokens.
+
+    For each model, the tokens that it takes and those that the model reads (12/77), counted with the model's own
+    tokenizer; blank where that is not on this machine. Exit code 2 if a prompt is too long for a model.
+    """
+    from seesaw.runner.experiment import load_experiment
+    from seesaw.runner.prompts import show_prompts
+
+    if file is not None and as_json:
+        raise click.UsageError("--csv and --json are two forms of the same list; give one")
+    _say_notes(show_prompts(load_experiment(config, overrides), as_json, Path(file) if file else None), as_json)
+
+
+def _say_notes(notes: list[str], as_json: bool) -> None:
+    for note in notes:
+        say(json.dumps({"event": "note", "message": note}) if as_json else note, None if as_json else sys.stderr)
 
 
 @main.command()

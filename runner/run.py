@@ -21,6 +21,7 @@ from seesaw.runner.display.progress import FIGURES, recorded
 from seesaw.runner.display.streams import diverted
 from seesaw.runner.jobs.job import Job
 from seesaw.runner.plan import make_plan
+from seesaw.runner.prompts import prompt_notes
 from seesaw.runner.rundir import RunDirectory
 from seesaw.runner.signals import STOPPED, StopRequests
 
@@ -79,17 +80,20 @@ def _work(job: Job, store: Store, directory: RunDirectory, events: Events, stops
 
     experiment = job.experiment
     plan = make_plan(experiment, store)
+    notes, uncounted = prompt_notes(job.served, job.stated)
     store.probe()
     check_disk(plan, experiment.store)
     began = datetime.now(UTC).isoformat()
     events.start(f"{experiment.name}: {job.describe(plan)}")
+    for note in notes:
+        events.note(note)
     recorded = False  # a run that never gets to work leaves no record: the directory stays free for another try
     had_record = (directory.path / "run.json").exists()
     try:
         with diverted(directory.logs / "driver.log") as stderr, connected(job.served, stderr):
             stops.install()  # Ray has put its own handler there
             check_resources(job.served)
-            ready = preflight(job.served)
+            ready = preflight(job.served, uncounted)
             for note in ready.notes:
                 events.note(note)
             directory.write_config()  # from here on the directory is this experiment's

@@ -25,6 +25,7 @@ from pyarrow import fs
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from seesaw.actors.engines import PromptLength
 from seesaw.actors.plugins import Plugin
 from seesaw.results.errors import EnvironmentFault, SeesawError
 from seesaw.results.secrets import first_line
@@ -56,6 +57,8 @@ class NodeReport:
     memory_gb: float = math.inf
     lacks: Mapping[str, str] = field(default_factory=dict)  #: model or VLM -> why it cannot be loaded there
     store: str = ""  #: why its results could not be stored; "" if they can
+    #: model -> how much it reads of each prompt that was to be counted, where its tokenizer is there
+    lengths: Mapping[str, Sequence[PromptLength]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,17 +124,39 @@ def _code() -> str:
     return digest.hexdigest()[:8]
 
 
-def probe_this_machine(models: Sequence[EngineCheck], store: str = "", marker: str = "", node: str = "") -> NodeReport:
+def probe_this_machine(
+    models: Sequence[EngineCheck],
+    store: str = "",
+    marker: str = "",
+    node: str = "",
+    uncounted: Mapping[str, Sequence[str]] | None = None,
+) -> NodeReport:
     """The report of the machine that this runs on.
 
     `marker` is the name of the driver's marker in the store, where the driver is on another machine: then the report
-    says whether the two share the store.
+    says whether the two share the store. `uncounted` are the prompts to count the tokens of, by model.
     """
     with ThreadPoolExecutor() as pool:  # each may wait some seconds for what the hub says
         lacks = {model[0]: why for model, why in zip(models, pool.map(_lacks, models), strict=True) if why}
-    return NodeReport(
-        versions(), _gpu_gb(), _machine_gb(), lacks, _store_problem(store, marker, node) if marker else ""
-    )
+    problem = _store_problem(store, marker, node) if marker else ""
+    return NodeReport(versions(), _gpu_gb(), _machine_gb(), lacks, problem, _lengths(models, lacks, uncounted or {}))
+
+
+def _lengths(
+    models: Sequence[EngineCheck], lacks: dict[str, str], uncounted: Mapping[str, Sequence[str]]
+) -> dict[str, Sequence[PromptLength]]:
+    """The lengths of the prompts of each model that can be loaded here; `lacks` gets those whose settings are wrong."""
+    lengths: dict[str, Sequence[PromptLength]] = {}
+    for name, plugin, settings in models:
+        if name not in uncounted or name in lacks:
+            continue
+        try:
+            counted = plugin.load().prompt_lengths(settings, uncounted[name])
+        except SeesawError as error:  # a prompt in the settings themselves is too long
+            lacks[name] = str(error)
+        else:
+            lengths |= {name: counted} if counted is not None else {}
+    return lengths
 
 
 def engine_lacks(model: EngineCheck) -> str:
@@ -192,7 +217,12 @@ def _machine_gb() -> float:
 
 
 def probe_nodes(
-    nodes: Sequence[str], models: Sequence[EngineCheck], store: str, marker: str, leaving: Callable[[], bool]
+    nodes: Sequence[str],
+    models: Sequence[EngineCheck],
+    store: str,
+    marker: str,
+    leaving: Callable[[], bool],
+    uncounted: Mapping[str, Sequence[str]],
 ) -> dict[str, NodeReport | str]:
     """The report of every node, by its Ray node id, or why there is none. Stops waiting once `leaving` is true."""
     task: Any = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(_remote_probe())
@@ -200,7 +230,7 @@ def probe_nodes(
     node_of = {}
     for node in nodes:
         there = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-        node_of[there.remote(plain, store, marker, node)] = node
+        node_of[there.remote(plain, store, marker, node, dict(uncounted))] = node
     ready: list[Any] = []
     late, deadline = [*node_of], time.monotonic() + PATIENCE
     while late and not leaving() and (left := deadline - time.monotonic()) > 0:

@@ -33,6 +33,7 @@ from seesaw.runner.cluster.node_probe import (
 from seesaw.runner.cluster.requirements import lines_by_problem, models_lack, resources_of, specs_of
 from seesaw.runner.experiment import Experiment
 from seesaw.runner.plan import Plan
+from seesaw.runner.prompts import length_notes
 from seesaw.runner.scheduling.resources import Node, places
 
 __all__ = ["Ready", "check_disk", "preflight", "welcome"]
@@ -63,26 +64,38 @@ def check_disk(plan: Plan, store: str) -> None:
         )
 
 
-def preflight(experiment: Experiment) -> Ready:
+def preflight(experiment: Experiment, uncounted: Mapping[str, Sequence[str]] | None = None) -> Ready:
     """Probe this machine, or every node of the cluster that could take work, for all that the run needs there.
+
+    `uncounted` are prompts, by model, whose tokens could not be counted on this machine; a node that has the model's
+    tokenizer does.
 
     A model needs one node that can load it, or as many as its `cluster.replicas` take; what other nodes lack is a note.
     Takes no longer than a node may take to answer (`runner.cluster.node_probe.PATIENCE`) and the store to write a few
     bytes.
 
     Raises:
-        ConfigError: on this machine, an engine finds its settings wrong.
+        ConfigError: on this machine, an engine finds its settings wrong; a prompt is too long for a model.
         EnvironmentFault: something is missing; the message names all that is, on all nodes.
     """
     if experiment.cluster.address == "local":
         return _on_this_machine(experiment)
-    facts, problems = _survey(experiment, nodes())
+    facts, problems = _survey(experiment, nodes(), uncounted or {})
     lacking = [*lines_by_problem(problems), *_apart(experiment, facts)]
     short, notes = models_lack(experiment, nodes(facts), facts, cluster=True)
     lacking += short
     if lacking:
         raise EnvironmentFault("\n  ".join(["this run cannot start on this cluster:", *lacking]))
-    return Ready(facts, notes=tuple(notes))
+    return Ready(facts, notes=(*notes, *_lengths_there(facts, uncounted or {})))
+
+
+def _lengths_there(facts: Mapping[str, NodeReport], uncounted: Mapping[str, Sequence[str]]) -> list[str]:
+    """Notes on the prompts that nodes have counted, one node for each model. ConfigError if one is too long."""
+    notes = []
+    for model, texts in uncounted.items():
+        counted = next((report.lengths[model] for report in facts.values() if model in report.lengths), None)
+        notes += length_notes(texts, {model: counted})
+    return notes
 
 
 def welcome(experiment: Experiment, ready: Ready) -> Ready:
@@ -94,7 +107,7 @@ def welcome(experiment: Experiment, ready: Ready) -> Ready:
         EnvironmentFault: the store cannot be written from here now. Never because a new node lacks something.
     """
     new = [node for node in nodes() if node.name not in ready.facts and node.name not in ready.refused]
-    reports, problems = _survey(experiment, new)
+    reports, problems = _survey(experiment, new, {})
     label_of, facts, notes = labels(), dict(ready.facts), [f"not used: {line}" for line in lines_by_problem(problems)]
     refused = {node for node, _ in problems}
     for name, report in reports.items():
@@ -120,7 +133,9 @@ def _on_this_machine(experiment: Experiment) -> Ready:
     return Ready(here)
 
 
-def _survey(experiment: Experiment, nodes_now: Sequence[Node]) -> tuple[dict[str, NodeReport], list[tuple[str, str]]]:
+def _survey(
+    experiment: Experiment, nodes_now: Sequence[Node], uncounted: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, NodeReport], list[tuple[str, str]]]:
     """The reports of the nodes that can work with this driver, and (node, problem) of those that cannot.
 
     Only nodes that can hold a replica of something are probed. A node that leaves meanwhile is in neither.
@@ -133,7 +148,7 @@ def _survey(experiment: Experiment, nodes_now: Sequence[Node]) -> tuple[dict[str
     store, name = experiment.store, f".probe-{uuid.uuid4().hex}.tmp"
     marker = StoreMarker.at(store, name)
     with _marked(store, marker, useful):
-        answers = probe_nodes(useful, _engine_checks(experiment), store, name, leaving.is_set)
+        answers = probe_nodes(useful, _engine_checks(experiment), store, name, leaving.is_set, uncounted)
         alive = {node.name for node in nodes()}
         for node in alive.intersection(answers):
             answer = answers[node]

@@ -34,6 +34,11 @@ class Job(Protocol):
     @property
     def shown(self) -> bool: ...
 
+    @property
+    def stated(self) -> int:
+        """How many axes its prompts state at most, as far as is known beforehand."""
+        ...
+
     def identity(self) -> Mapping[str, Any]:
         """The parts of the config, besides the experiment's fingerprint, that must stay the same in a run directory."""
         ...

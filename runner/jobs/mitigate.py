@@ -63,6 +63,12 @@ class MitigateJob:
         }
         self._trajectories: list[tuple[Mitigation, State]] = []
 
+    @property
+    def stated(self) -> int:
+        """Of prompt modification; the prompts of a user's own mitigator are known once it asks for them."""
+        axes = len(self.experiment.dataset.axes)
+        return min(self.experiment.config.max_steps or axes, axes) if self.experiment.config.mitigator == "pm" else 1
+
     def identity(self) -> Mapping[str, Any]:
         config = self.experiment.config
         cases = {

@@ -29,6 +29,7 @@ class SingleMitigationsJob:
     """Both studies evaluate the same effects, so they share their images and effects.parquet."""
 
     shown = False
+    stated = 1
 
     def __init__(self, experiment: Experiment, name: str) -> None:
         if len(experiment.dataset.axes) < 2:

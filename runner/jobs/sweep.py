@@ -28,6 +28,7 @@ class SweepJob:
 
     command = "sweep"
     shown = True
+    stated = 1
     files = ("answers.parquet", "distributions.*", "matrices.*", "uncertainty.*", "withheld.*", "truth.*")
 
     def __init__(self, experiment: Experiment) -> None:

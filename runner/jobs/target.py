@@ -36,6 +36,7 @@ class TargetJob:
     command = "study target"
     files = ("target.*", "flips.*")
     shown = False
+    stated = 1
 
     def __init__(self, experiment: Experiment, real: str | None) -> None:
         """Raises ConfigError or AnswersError if `real` is missing, cannot be read, or lacks a subject."""
