@@ -271,18 +271,19 @@ def analyze(answers: str, out: str, overrides: tuple[str, ...], as_json: bool) -
 @main.command()
 @click.argument("run", metavar="RUN")
 @click.option("--follow", "-f", "following", is_flag=True, help="Go on until no driver is at work on it.")
+@click.option("--store", metavar="STORE", help="Where its store is now, if it was moved.")
 @_json
 @_answerable
-def status(run: str, following: bool, as_json: bool) -> None:
+def status(run: str, following: bool, store: str | None, as_json: bool) -> None:
     """Where a run stands: what is done, what failed, what is left. Reads only."""
     from seesaw.runner.display.status import follow, show_status
 
     if following and as_json:
         raise click.UsageError("--follow is for people; the driver's own --json has events as they come")
     if following:
-        follow(Path(run))
+        follow(Path(run), store)
     else:
-        show_status(Path(run), as_json)
+        show_status(Path(run), as_json, store)
 
 
 @main.command()

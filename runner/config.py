@@ -20,6 +20,7 @@ from seesaw.actors.settings import Integer, Number, Positive, Whole, read_settin
 from seesaw.results.errors import ConfigError, nearest
 from seesaw.results.secrets import without_secrets
 from seesaw.runner.config_file import find_yaml, override, read_yaml
+from seesaw.runner.run_places import places_of
 
 __all__ = [
     "CLIENT",
@@ -164,12 +165,14 @@ Spec = TypeVar("Spec", ModelConfig, VLMConfig)
 def load_config(source: str, overrides: Sequence[str] = ()) -> tuple[Config, list[Path]]:
     """A config and the folders where what it names is looked up first.
 
+    The config.yaml of a run directory is about that directory and its store, wherever they lie now.
+
     Raises:
         ConfigError: no such config, not YAML, an unknown key, a wrong type, an override that is not `k=v`.
     """
     path = find_yaml(source, CONFIGS, "config")
     read_settings(Config, override({}, overrides), where="overrides: ")
-    values = override(read_yaml(path), overrides)
+    values = override({**read_yaml(path), **places_of(path)}, overrides)
     config = read_settings(Config, {**values, "name": values.get("name") or path.stem}, where=f"{path}: ")
     return config, [path.resolve().parent, Path.cwd()]
 

@@ -139,7 +139,10 @@ class Experiment:
         }
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must stay the same in a run directory, for every command. Models, subjects and images may be added."""
+        """What must stay the same in a run directory, for every command. Models, subjects and images may be added.
+
+        Where the run and its store lie is no part of it.
+        """
         dataset = self.dataset.to_mapping()
         return {
             "dataset": {key: value for key, value in dataset.items() if key != "subjects"},
@@ -150,7 +153,6 @@ class Experiment:
             "metric": dict(self.settings.metric),
             "targets": {axis: [float(x) for x in target] for axis, target in self.settings.targets.items()},
             "vqa": {self.vlm.name: self.vlm.identity},
-            "store": self.store,
         }
 
 
@@ -258,7 +260,11 @@ def _priorities_of(config: Config, dataset: Dataset, search: Sequence[Path]) -> 
 
 
 def _absolute(place: str) -> str:
-    """A directory as an absolute path, which means the same from everywhere; URIs stay as they are."""
+    """A directory as an absolute path, which means the same from everywhere; URIs stay as they are.
+
+    A relative one is taken from the working directory, wherever it is written: in a config, on the command line, or as
+    a default.
+    """
     return place if "://" in place else os.path.abspath(os.path.expanduser(place))
 
 

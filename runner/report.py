@@ -6,7 +6,9 @@ from pathlib import Path
 
 from seesaw.experiments.findings import findings_of
 from seesaw.results.report.report import draw_report
+from seesaw.results.store.store import Store
 from seesaw.results.tables.run_reader import read_run
+from seesaw.runner.run_places import store_of
 
 __all__ = ["rewrite_report", "write_report"]
 
@@ -14,22 +16,23 @@ __all__ = ["rewrite_report", "write_report"]
 def rewrite_report(run: Path, store: str | None) -> tuple[Path, str]:
     """Write the report of `run` again, which may be another's; returns its path, and a message ("": none).
 
-    `store` is the one that the user gave. Without it, the store that run.json names is opened if it is a directory. A
+    `store` is the one that the user gave. Without it, the store that the run records is opened if it is a directory. A
     URI there is not opened: its maker would choose the server that the user's credentials are sent to.
 
     Raises:
         RunDirectoryError: as `write_report`, or the report has images and would have none.
     """
     record = read_run(run)
-    named = record.run_json["fingerprint"].get("store", "")
-    opened, message = store, ""
-    if store is None:
-        is_directory = isinstance(named, str) and "://" not in named
-        opened = named if is_directory else ""
-        if not is_directory:
-            message = f"without images: its store is a URI; to open it, give it: seesaw report {run} --store URI"
+    opened = store_of(run) if store is None else store
+    if not opened:
+        lacking = "it records no store"
+    elif store is None and "://" in opened:
+        lacking = "its store is a URI, which is opened only if you give it"
+    else:
+        lacking = "" if Store(opened).is_there() else f"there is no store at '{opened}'"
     findings = findings_of(record.sweep) if record.sweep else None
-    return draw_report(record, findings, opened or "", keep_images=True), message
+    path = draw_report(record, findings, "" if lacking else opened, keep_images=lacking or "no image was found")
+    return path, f"without images: {lacking}; to show them: seesaw report {run} --store STORE" if lacking else ""
 
 
 def write_report(run: Path, store: str) -> Path:

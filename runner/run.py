@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from seesaw.runner.plan import make_plan
 from seesaw.runner.prompts import prompt_notes
 from seesaw.runner.rundir import RunDirectory
 from seesaw.runner.signals import STOPPED, StopRequests
+from seesaw.runner.store_checks import check_same_store, check_writable
 
 if TYPE_CHECKING:
     from seesaw.runner.cluster.preflight import Ready
@@ -64,7 +66,10 @@ def _run(job: Job, show: Show, stops: StopRequests) -> int:
     store, directory = Store(experiment.store), RunDirectory(job)
     with directory.claimed(), exported(experiment.cluster.metrics, show) as shown:
         events = Events(recorded(directory.logs / FIGURES, shown))
+        moved = check_same_store(experiment, store)
         if directory.finished() and job.is_cached(store):
+            if moved:
+                directory.write_config()  # where the store is now
             report = directory.path / "report" / "index.html"
             where = f"; report: {report}" if job.shown and report.is_file() else ""
             events.end(f"nothing to do: {experiment.run} is complete{where}", state="done")
@@ -81,7 +86,7 @@ def _work(job: Job, store: Store, directory: RunDirectory, events: Events, stops
     experiment = job.experiment
     plan = make_plan(experiment, store)
     notes, uncounted = prompt_notes(job.served, job.stated)
-    store.probe()
+    writable = check_writable(store, plan)
     check_disk(plan, experiment.store)
     began = datetime.now(UTC).isoformat()
     events.start(f"{experiment.name}: {job.describe(plan)}")
@@ -99,7 +104,7 @@ def _work(job: Job, store: Store, directory: RunDirectory, events: Events, stops
             directory.write_config()  # from here on the directory is this experiment's
             directory.write_run_json("running", began=began)
             recorded = True
-            asyncio.run(_observe(job, store, directory, events, ready, stops))
+            asyncio.run(_observe(job, store, directory, events, ready, stops, writable))
         complete = _write(job, directory, events)
     except BaseException as error:
         stopped = isinstance(error, Interrupted | KeyboardInterrupt)
@@ -171,13 +176,18 @@ def _lacking(counts: Counts, directory: RunDirectory) -> str:
 
 
 async def _observe(
-    job: Job, store: Store, directory: RunDirectory, events: Events, ready: Ready, stops: StopRequests
+    job: Job, store: Store, directory: RunDirectory, events: Events, ready: Ready, stops: StopRequests, writable: bool
 ) -> None:
-    """Let the job observe. The first request to stop lets what is in flight finish; the second stops at once."""
+    """Let the job observe. The first request to stop lets what is in flight finish; the second stops at once.
+
+    A store that is not `writable` is not waited for: it would not become so by itself.
+    """
     from seesaw.runner.fleet.fleet import Fleet
     from seesaw.runner.lab import FleetLab
 
     experiment = job.served
+    if not writable:
+        experiment = replace(experiment, cluster=replace(experiment.cluster, wait_seconds=1.0))
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     fleet = Fleet(experiment, directory.logs, events, ready, more=job.command == "mitigate", abandon=task.cancel)

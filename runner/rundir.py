@@ -160,6 +160,7 @@ class RunDirectory:
         """Write run.json: the fingerprint, versions, and how far the last command came (`state`)."""
         before = read_run_json(self.path) if (self.path / "run.json").exists() else {"fingerprint": {}}
         fingerprint = {**before["fingerprint"], **self._fingerprint}
+        fingerprint.pop("store", None)  # older versions bound a run to the place of its store
         if state not in ("done", "partial", "reporting") and before["fingerprint"]:
             # a change of the config that never took effect must not bind: the user may still take it back
             fingerprint = before["fingerprint"]

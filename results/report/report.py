@@ -31,12 +31,12 @@ _IMAGE = "<img "  # in a page that shows images
 _LISTED = 100  # rows of a list of failures, drop rates and so on; the tables have all of them
 
 
-def draw_report(run: Run, findings: Findings | None, store: str, keep_images: bool = False) -> Path:
-    """Write `report/index.html` of a run, with example images from `store`; returns its path.
+def draw_report(run: Run, findings: Findings | None, store: str, keep_images: str = "") -> Path:
+    """Write `report/index.html` of a run, with example images from `store` ("": none); returns its path.
 
     The report covers the sweep, the mitigations, or both; `findings` are what was decided about the sweep. The same
     files give the same bytes. Where the store lacks an image, a note takes its place. With `keep_images`, a report with
-    images is not replaced by one without any.
+    images is not replaced by one without any; it is the reason why there are none, for the message.
 
     Raises:
         RunDirectoryError: an answer or image cannot be read, the report cannot be written, or `keep_images` forbids it.
@@ -45,12 +45,10 @@ def draw_report(run: Run, findings: Findings | None, store: str, keep_images: bo
     page = templates.get_template(_PAGE).render(_context(run, findings, store), policy=_policy(templates))
     path = run.path / "report" / "index.html"
     if keep_images and _IMAGE not in page and path.is_file() and _IMAGE in path.read_text(encoding="utf-8"):
+        where = f" in the store '{store}'" if store else ""
         raise RunDirectoryError(
-            f"no image was found in the store '{store}', so '{path}', which shows images, is left as it is; "
-            f"seesaw report {run.path} --store STORE says where they are"
-            if store
-            else f"the store that '{run.path}/run.json' names is a URI, which is not opened unless you give it, so "
-            f"'{path}', which shows images, is left as it is; write it again with: seesaw report {run.path} --store URI"
+            f"{keep_images}{where}, so '{path}', which shows images, is left as it is; to write it again, say where "
+            f"the images are: seesaw report {run.path} --store STORE"
         )
     try:
         path.parent.mkdir(exist_ok=True)

@@ -107,6 +107,11 @@ class Store:
     def path(self, name: str) -> str:
         return f"{self._base}/{name}"
 
+    def is_there(self) -> bool:
+        """Whether anything of a store is at its place. An empty folder, such as a mount point, is none."""
+        marked = self._local and os.path.exists(self.path(MARK))
+        return marked or any(self._list(kind) for kind in ("images", "answers"))
+
     def probe(self) -> None:
         """Raise EnvironmentFault unless the store can be written and read, before any GPU hour is spent."""
         name, sent = self.path(f".probe-{uuid.uuid4().hex}.tmp"), b"seesaw"

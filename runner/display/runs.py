@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from rich.table import Table
@@ -15,6 +13,7 @@ from seesaw.results.tables.run_reader import read_run_json
 from seesaw.results.words import duration
 from seesaw.runner.display.streams import say
 from seesaw.runner.display.terminal import Console, escape
+from seesaw.runner.run_places import find_runs
 
 __all__ = ["show_runs"]
 
@@ -28,7 +27,7 @@ def show_runs(folder: Path, as_json: bool) -> None:
     """
     if not folder.is_dir():
         raise InputError(f"'{folder}' is no folder")
-    runs = sorted(_runs(folder, _DEEP), key=lambda run: -(run / "run.json").stat().st_mtime)
+    runs = sorted(find_runs(folder, _DEEP), key=lambda run: -(run / "run.json").stat().st_mtime)
     table = Table(box=None, pad_edge=False)
     for column in ("run", "command", "state", "age", "size MB"):
         table.add_column(column, justify="right" if column in ("age", "size MB") else "left", no_wrap=True)
@@ -46,16 +45,6 @@ def show_runs(folder: Path, as_json: bool) -> None:
             Console(width=160).print(table)
         else:
             say(f"no runs in {folder}")
-
-
-def _runs(folder: Path, deep: int) -> Iterator[Path]:
-    with suppress(OSError):  # a folder that this user may not read
-        if (folder / "run.json").is_file():
-            yield folder
-        elif deep:
-            for inside in sorted(folder.iterdir()):
-                if inside.is_dir() and not inside.is_symlink() and not inside.name.startswith("."):
-                    yield from _runs(inside, deep - 1)
 
 
 def _state(run: Path) -> tuple[str, str]:

@@ -30,15 +30,16 @@ _LISTED = 10  #: foreign or temporary things that `verify` names; it counts the 
 _INTERVAL = 2.0  #: seconds between two readings of a run that is followed
 
 
-def show_status(run: Path, as_json: bool) -> None:
-    """Print how much of a run is done, by model, and what failed.
+def show_status(run: Path, as_json: bool, given: str | None = None) -> None:
+    """Print how much of a run is done, by model, and what failed. Its store is the `given` one, or the one it records.
 
     Raises:
         RunDirectoryError: `run` is no run directory.
     """
     record = read_run_json(run)
-    experiment = load_experiment(str(run / "config.yaml"))
-    plan = make_plan(experiment, Store(experiment.store))
+    experiment = load_experiment(str(run / "config.yaml"), [f"store={given}"] if given else [])
+    store = Store(experiment.store)
+    plan, found = make_plan(experiment, store), store.is_there()
     state = record["state"]
     working = _at_work(run)
     if state == "running" and not working:
@@ -54,6 +55,7 @@ def show_status(run: Path, as_json: bool) -> None:
         ]
         about = {"event": "status", "command": command, "state": state, "models": models, "failures": failed}
         about |= {"progress": _progress(run)} if state == "running" else {}
+        about |= {"store": experiment.store, "store_found": found}
         say(json.dumps(about | ({"mitigations": outcomes} if command == "mitigate" else {})))
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
@@ -74,7 +76,10 @@ def show_status(run: Path, as_json: bool) -> None:
         progress = _progress(run)
         for line in [progress.get("figures", "no figures yet"), *fleet_lines(progress.get("fleet", {}))]:
             console.print(f"  {escape(line)}")
-    for m in plan.models:
+    if not found and state != "running":
+        where = f"seesaw status {escape(str(run))} --store STORE"
+        console.print(f"  there is no store at {escape(experiment.store)}; if it was moved: {where}")
+    for m in plan.models if found else ():
         console.print(
             f"  {escape(m.name)}: {m.answers_held / m.batches:.1%} done; of {m.batches:,} batches {m.images_held:,} "
             f"have images and {m.answers_held:,} have answers"
@@ -87,9 +92,9 @@ def show_status(run: Path, as_json: bool) -> None:
         console.print(f"  in the store: {escape(stray)}")
 
 
-def follow(run: Path) -> None:
+def follow(run: Path, given: str | None = None) -> None:
     """Print where a run stands, then its figures as they change, until no driver is at work on it."""
-    show_status(run, as_json=False)
+    show_status(run, as_json=False, given=given)
     console, last = Console(highlight=False), ""
     while _at_work(run):
         about = _progress(run)
@@ -99,7 +104,7 @@ def follow(run: Path) -> None:
             for line in fleet_lines(about.get("fleet", {})):
                 console.print(f"         {escape(line)}")
         time.sleep(_INTERVAL)
-    show_status(run, as_json=False)
+    show_status(run, as_json=False, given=given)
 
 
 def _progress(run: Path) -> dict[str, Any]:

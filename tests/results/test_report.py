@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from click.testing import CliRunner
 from PIL import Image
 
@@ -359,20 +360,19 @@ def test_a_broken_run_json_is_named(tmp_path: Path, name: str, content: str) -> 
 
 def test_a_uri_that_a_run_names_is_opened_only_if_it_is_given(tmp_path: Path) -> None:
     run, store = run_of(tmp_path, axes=("gender",), images=2)
-    run_json = json.loads((run / "run.json").read_text())
+    config = yaml.safe_load((run / "config.yaml").read_text())
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         uri = f"s3://evil/x?endpoint_override=127.0.0.1%3A{server.getsockname()[1]}&scheme=http"
-        run_json["fingerprint"]["store"] = uri
-        (run / "run.json").write_text(json.dumps(run_json))
+        (run / "config.yaml").write_text(yaml.safe_dump({**config, "store": uri}))
         path, message = rewrite_report(run, None)
-        assert "--store URI" in message
+        assert "--store STORE" in message
         assert "the store was not opened" in path.read_text()
         with pytest.raises(BlockingIOError):  # nobody came
             server.accept()
         assert "<img " in rewrite_report(run, store)[0].read_text()
         page = path.read_bytes()
-        with pytest.raises(RunDirectoryError, match="--store URI"):
+        with pytest.raises(RunDirectoryError, match="--store STORE"):
             rewrite_report(run, None)
         with pytest.raises(BlockingIOError):
             server.accept()
@@ -382,7 +382,7 @@ def test_a_uri_that_a_run_names_is_opened_only_if_it_is_given(tmp_path: Path) ->
 def test_a_report_with_images_is_not_replaced_by_one_without(tmp_path: Path) -> None:
     run, store = run_of(tmp_path, axes=("gender",), images=2)
     page = page_of(run, store)
-    with pytest.raises(RunDirectoryError, match="no image was found in the store"):
+    with pytest.raises(RunDirectoryError, match="there is no store at"):
         rewrite_report(run, str(tmp_path / "nowhere"))
     assert (run / "report" / "index.html").read_text() == page
 
