@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -22,12 +22,13 @@ from seesaw.experiments.answers import coded_answers
 from seesaw.experiments.estimation import Estimate, estimate
 from seesaw.experiments.sensitivity import mixture, shares
 from seesaw.experiments.settings import AnalysisSettings
+from seesaw.experiments.significance import FALSE_DISCOVERIES, matrix_q
 from seesaw.experiments.summary import Summary, summarise
 from seesaw.experiments.tally import Tally, tally_answers
-from seesaw.experiments.uncertainty import sensitivity_intervals
+from seesaw.experiments.uncertainty import bias_uncertainty, sensitivity_uncertainty
 from seesaw.results.errors import ConfigError
 from seesaw.results.tables.read_answers import read_answers
-from seesaw.results.tables.schemas import DISTRIBUTIONS, MATRICES, UNCERTAINTY
+from seesaw.results.tables.schemas import BIAS, DISTRIBUTIONS, MATRICES, UNCERTAINTY
 from seesaw.results.tables.write import table_of, write_both
 
 __all__ = ["Analysis", "analyze", "analyze_file"]
@@ -105,20 +106,34 @@ class Analysis:
 
     @cached_property
     def uncertainty(self) -> pd.DataFrame:
-        """Standard error and 95 % interval of every IS, in the rows of `matrices`."""
-        tally, settings = self._tally, self._settings
-        intervals = [
-            interval
-            for group, estimated in enumerate(self.estimates)
-            for source, values in zip(tally.sources, estimated.sensitivity, strict=True)
-            for interval in sensitivity_intervals(
-                tally.initial(group), tally.intervention(group, source, settings), values, settings
-            )
-        ]
+        """The estimate of IS that is shown, its error, interval and verdict, in the rows of `matrices`."""
         frame = self.matrices[["model", "subject", "source_axis", "target_axis", "is"]].copy()
-        for name in ("se", "low", "high"):
-            frame[name] = np.array([getattr(interval, name) for interval in intervals], np.float64)
+        frame["is_matched"] = _joined([group.is_matched for group in self.estimates], np.float64)
+        found = [sensitivity_uncertainty(estimated) for estimated in self.estimates]
+        for name in ("se", "low", "high", "p"):
+            frame[name] = _joined([getattr(each, name) for each in found], np.float64)
+        own = np.array(
+            [[source is target for target in self._tally.targets] for source in self._tally.sources], np.bool_
+        )
+        frame["q"] = _joined([matrix_q(each.p, own.reshape(each.p.shape)) for each in found], np.float64)
+        frame["significant"] = frame["q"].le(FALSE_DISCOVERIES)
         return frame
+
+    @cached_property
+    def bias(self) -> pd.DataFrame:
+        """w of every axis at the initial prompt of every group, with its standard error and 95 % interval."""
+        tally = self._tally
+        axes = [(target.name,) for target in tally.targets]
+        found = [bias_uncertainty(tally.initial(group), self._settings) for group in range(len(tally.groups))]
+        columns: dict[str, NDArray[Any]] = {
+            **_labels(("model", "subject"), tally.groups, len(axes), 1),
+            **_labels(("axis",), axes, 1, len(tally.groups)),
+            "w": _joined([group.w_init for group in self.estimates], np.float64),
+        }
+        for name in ("se", "low", "high"):
+            columns[name] = _joined([getattr(each, name) for each in found], np.float64)
+        columns["n"] = _joined([group.n_init for group in self.estimates], np.int64)
+        return pd.DataFrame(columns)
 
     @cached_property
     def summary(self) -> Summary:
@@ -135,6 +150,7 @@ class Analysis:
             "distributions": table_of(self.distributions, DISTRIBUTIONS, about),
             "matrices": table_of(self.matrices, MATRICES, about),
             "uncertainty": table_of(self.uncertainty, UNCERTAINTY, about),
+            "bias": table_of(self.bias, BIAS, about),
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)

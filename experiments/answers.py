@@ -32,7 +32,8 @@ class CodedAnswers:
     `models` are sorted. `subjects` are in the dataset's order; subjects that it does not have follow, sorted. `source`
     is 0 for the initial prompt, otherwise 1 + the counterfactual's position among all counterfactuals of the dataset.
     `axis` is the axis' position in the dataset, and -1 in rows about the person. `answer` is the attribute's position;
-    in rows about the person it is 1 for yes and 0 for no. `no_person` tells which images show no person.
+    in rows about the person it is 1 for yes and 0 for no. `no_person` tells which images show no person. `number` is
+    what the table calls the image, as a number: prompts that call an image the same made it from the same seed.
     """
 
     models: tuple[str, ...]
@@ -44,6 +45,7 @@ class CodedAnswers:
     answer: Ints  # (N,)
     image: Ints  # (N,), the image's number in this table, 0..U-1
     no_person: NDArray[np.bool_]  # (U,)
+    number: Ints  # (N,)
 
 
 def answer_rows(model: str, dataset: Dataset, observations: Sequence[Observations]) -> pa.Table:
@@ -140,7 +142,8 @@ def coded_answers(answers: pd.DataFrame, dataset: Dataset, table_name: str = "th
     if contradicted.any():
         name, label = _first_value(answers, "axis", contradicted), _image_label(answers, contradicted)
         _fail(table_name, contradicted, f"{label} shows no person, yet answers axis '{name}'")
-    return CodedAnswers(models, subjects, model, subject, source, axis, answer, image, no_person)
+    number = _numbers(words["image"])[codes["image"]]
+    return CodedAnswers(models, subjects, model, subject, source, axis, answer, image, no_person, number)
 
 
 def _refuse_variants(table_name: str, column: str, codes: Ints, words: Sequence[str]) -> None:
@@ -226,6 +229,16 @@ def _ordered(codes: Ints, words: list[str], first: tuple[str, ...]) -> tuple[tup
     order = (*(word for word in first if word in occurring), *others)
     position = {word: number for number, word in enumerate(order)}
     return order, np.array([position[word] for word in words], np.int64)[codes]
+
+
+def _numbers(words: list[str]) -> Ints:
+    """A number for every name of an image: the name itself if it is one and they are close, else its place in order."""
+    if all(word.isdecimal() and len(word) < 10 for word in words):
+        numbers = np.array([int(word) for word in words], np.int64)
+        if numbers.max(initial=0) < 2 * len(words):
+            return numbers
+        return np.unique(numbers, return_inverse=True)[1].astype(np.int64)
+    return _ordered(np.arange(len(words)), words, ())[1]
 
 
 def _first_value(answers: pd.DataFrame, column: str, rows: NDArray[np.bool_]) -> str:

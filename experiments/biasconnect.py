@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from seesaw.experiments.estimation import Estimate, counts_of, estimate
+from seesaw.experiments.counts import counts_of
+from seesaw.experiments.estimation import Estimate, estimate
 from seesaw.experiments.images import GivenImages, images_of
 from seesaw.experiments.lab import Lab, observe_each
 from seesaw.experiments.prompts import prompts_of

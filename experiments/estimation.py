@@ -7,59 +7,21 @@ the results.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seesaw.experiments.lab import Observations
-from seesaw.experiments.sensitivity import intersectional_sensitivity, mixture, shares
+from seesaw.experiments.counts import PromptCounts
+from seesaw.experiments.matched import Matched, matched_sensitivity
+from seesaw.experiments.sensitivity import intersectional_sensitivity
 from seesaw.experiments.settings import AnalysisSettings
 
-__all__ = ["Estimate", "PromptCounts", "bias", "counts_of", "estimate"]
+__all__ = ["Estimate", "bias", "estimate"]
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class PromptCounts:
-    """How many images of m prompts show each attribute, and the weight of each prompt in the mixture of all.
-
-    `by_axis[axis]` (m, k) are the counts; `weights` (m,) sum to 1. `exact` means that a count is the number of images
-    times a known probability, so nothing derived from it has a sampling error.
-    """
-
-    by_axis: Mapping[str, NDArray[Any]]
-    weights: Floats
-    exact: bool = False
-
-    def shares(self, axis: str) -> Floats:
-        """The distribution of `axis` over the mixture of the prompts, (k,); NaN if a prompt has no valid image."""
-        return mixture(shares(self.by_axis[axis]), self.weights)
-
-    def images(self, axis: str) -> int:
-        """How many images of all prompts answer `axis`."""
-        return int(np.rint(self.by_axis[axis].sum()))
-
-
-def counts_of(cells: Sequence[Observations], settings: AnalysisSettings, weights: Floats) -> PromptCounts:
-    """The counts of m observed cells, with `weights` (m,), for every axis in the dataset's order.
-
-    A cell with failures counts no images, so that everything that depends on it is NaN.
-    """
-    exact = all(cell.answers is None for cell in cells)
-    by_axis = {
-        axis.name: np.stack(
-            [np.zeros(len(axis.attributes)) if cell.failures else cell.counts[axis.name] for cell in cells]
-        )
-        for axis in settings.dataset.axes
-    }
-    if not exact:  # counts are whole numbers; a mitigation keeps many of them, and int32 takes half the memory
-        by_axis = {axis: counts.astype(np.int32) for axis, counts in by_axis.items()}
-    return PromptCounts(by_axis, weights, exact)
 
 
 def bias(counts: PromptCounts, settings: AnalysisSettings) -> Floats:
@@ -72,7 +34,8 @@ class Estimate:
     """Bias and sensitivity of one subject on one model: r interventions (`sources`) and n axes (`targets`).
 
     `w_init` (n,) is w-bar of the prompts as they are, `w_after` (r, n) is w-bar under each intervention. `n_init` (n,)
-    and `n_after` (r, n) are the numbers of images behind them. Distances that could not be observed are NaN.
+    and `n_after` (r, n) are the numbers of images behind them. Distances that could not be observed are NaN. `initial`
+    and `interventions` are the counts that all this was estimated from.
     """
 
     sources: tuple[str, ...]
@@ -81,11 +44,24 @@ class Estimate:
     w_after: Floats
     n_init: NDArray[np.int64]
     n_after: NDArray[np.int64]
+    initial: PromptCounts
+    interventions: Mapping[str, PromptCounts]
+    settings: AnalysisSettings
 
     @cached_property
     def sensitivity(self) -> Floats:
-        """IS[x, y], (r, n), with x in rows: positive where intervening on x improves y."""
+        """IS[x, y], (r, n), with x in rows: positive where intervening on x improves y. The paper's plug-in value."""
         return intersectional_sensitivity(self.w_init, self.w_after)
+
+    @cached_property
+    def matched(self) -> Matched:
+        """IS with the same noise on both sides of the difference, and how the initial images were weighed for it."""
+        return matched_sensitivity(self.initial, self.interventions, self.settings)
+
+    @property
+    def is_matched(self) -> Floats:
+        """IS[x, y], (r, n), with the same noise on both sides of the difference: the estimate that is shown."""
+        return self.matched.value
 
 
 def estimate(initial: PromptCounts, interventions: Mapping[str, PromptCounts], settings: AnalysisSettings) -> Estimate:
@@ -105,4 +81,7 @@ def estimate(initial: PromptCounts, interventions: Mapping[str, PromptCounts], s
         n_after=np.array(
             [[counts.images(axis) for axis in targets] for counts in interventions.values()], np.int64
         ).reshape(shape),
+        initial=initial,
+        interventions=interventions,
+        settings=settings,
     )

@@ -13,8 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from seesaw.experiments.drop_rates import uneven
+from seesaw.experiments.older_tables import renewed
 from seesaw.experiments.sensitivity import VARIES, correlation
-from seesaw.experiments.uncertainty import Z, is_significant
+from seesaw.experiments.uncertainty import Z
 from seesaw.experiments.undefined import CellCount, why_undefined
 from seesaw.results.report.findings import (
     Agreement,
@@ -37,14 +38,18 @@ _COLUMNS = {
     "subject": "subject",
     "source_axis": "source",
     "target_axis": "target",
-    "is": "value",
-    **{name: name for name in ("low", "high", "w_init", "w_after", "n_init", "n_after", "exact")},
+    "is_matched": "value",
+    **{name: name for name in ("low", "high", "w_init", "w_after", "n_init", "n_after", "significant", "exact")},
 }
 _CELL = ["model", "subject", "source_axis", "source_value"]
 
 
 def findings_of(sweep: SweepTables) -> Findings:
-    """Everything that the report says about a sweep."""
+    """Everything that the report says about a sweep.
+
+    Raises what `older_tables.renewed` raises, for tables that an older version wrote.
+    """
+    sweep = renewed(sweep)
     entries = _entries(sweep)
     by_pair: dict[tuple[str, str], list[Finding]] = {}
     by_model: dict[str, list[Finding]] = {}
@@ -72,7 +77,7 @@ def _entries(sweep: SweepTables) -> list[Finding]:
         row: dict[str, Any] = {str(name): value for name, value in values.items()}
         names = row["model"], row["subject"], row["source"], row["target"]
         undefined = reasons.of(*names) if np.isnan(row["value"]) else ""
-        entries.append(Finding(**row, significant=is_significant(row["low"], row["high"]), undefined=undefined))
+        entries.append(Finding(**row, undefined=undefined))
     return entries
 
 
@@ -144,12 +149,11 @@ def _recurrent(entries: Sequence[Finding]) -> Recurrent | None:
 def _mean_matrix(model: str, cells: pd.DataFrame) -> MeanMatrix:
     """Means over the subjects of one model. Undefined entries are left out; `count` tells how many are in a mean."""
     rows, columns = (list(dict.fromkeys(cells[name])) for name in ("source_axis", "target_axis"))
-    defined = cells[cells["is"].notna()]
-    significant = is_significant(defined["low"].to_numpy(np.float64), defined["high"].to_numpy(np.float64))
+    defined = cells[cells["is_matched"].notna()]
     groups = defined.assign(
         variance=defined["se"] ** 2,
-        negative=significant & (defined["is"] < 0),
-        positive=significant & (defined["is"] > 0),
+        negative=defined["significant"] & (defined["is_matched"] < 0),
+        positive=defined["significant"] & (defined["is_matched"] > 0),
     ).groupby(["source_axis", "target_axis"])
 
     def as_matrix(column: pd.Series, empty: float) -> NDArray[np.float64]:
@@ -157,7 +161,7 @@ def _mean_matrix(model: str, cells: pd.DataFrame) -> MeanMatrix:
         return wide.to_numpy(np.float64, na_value=empty)
 
     count = as_matrix(groups.size(), 0)
-    mean = as_matrix(groups["is"].mean(), np.nan)
+    mean = as_matrix(groups["is_matched"].mean(), np.nan)
     # every subject has its own images, so the errors of subjects are independent
     margin = Z * np.sqrt(as_matrix(groups["variance"].sum(), np.nan)) / np.maximum(count, 1)
     negative, positive = (as_matrix(groups[name].sum(), 0).astype(np.int64) for name in ("negative", "positive"))
@@ -170,7 +174,7 @@ def _mean_matrix(model: str, cells: pd.DataFrame) -> MeanMatrix:
         mean,
         low,
         high,
-        is_significant(low, high),
+        (low > 0) | (high < 0),
         count.astype(np.int64),
         negative,
         positive,

@@ -121,7 +121,7 @@ def _measure(problem: Problem, state: State, observed: ObservedSet, mitigator: M
         w=_by_axis(axes, observed.w),
         w_error=_by_axis(axes, observed.error),
         tau=float(tau(observed.w, priority)),
-        tau_error=tau_error(observed.error, priority),
+        tau_error=tau_error(observed.covariance, priority),
     )
     if state.steps:
         measured = replace(measured, alerts=_alerts_after(state.steps[-1], measured))
@@ -175,7 +175,7 @@ def _choose(
         sensitivity={source: tuple(row.values()) for source, row in rows.items()},
         axis=axis,
         predicted=now.tau - gains[axis] if axis in gains else None,
-        predicted_error=tau_error(by_candidate[axis].error, priority) if axis in gains else None,
+        predicted_error=tau_error(by_candidate[axis].covariance, priority) if axis in gains else None,
         alerts=(*now.alerts, *alerts),
     )
     return State((*state.steps[:-1], chosen), outcome="" if axis else "no_gain")

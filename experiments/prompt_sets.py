@@ -15,11 +15,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from seesaw.experiments.estimation import PromptCounts, bias, counts_of
+from seesaw.experiments.counts import PromptCounts, counts_of
+from seesaw.experiments.estimation import bias
 from seesaw.experiments.lab import Lab, Observations, observe_each
 from seesaw.experiments.mitigators import Mitigator, PromptSet
 from seesaw.experiments.settings import AnalysisSettings
-from seesaw.experiments.uncertainty import bias_errors
+from seesaw.experiments.uncertainty import bias_covariance
 
 __all__ = ["ObservedSet", "PromptSetObserver", "observed_set"]
 
@@ -56,9 +57,15 @@ class ObservedSet:
         return bias(self.counts, self.settings)
 
     @cached_property
+    def covariance(self) -> NDArray[np.float64]:
+        """The covariance of the sampling errors of `w`, (n, n); 0 where probabilities are exact."""
+        n = len(self.w)
+        return bias_covariance(self.counts, self.settings) if self.defined else np.full((n, n), np.nan)
+
+    @property
     def error(self) -> NDArray[np.float64]:
-        """Standard errors of `w` from sampling, (n,); 0 where probabilities are exact."""
-        return bias_errors(self.counts, self.settings) if self.defined else np.full_like(self.w, np.nan)
+        """Standard errors of `w` from sampling, (n,)."""
+        return np.asarray(np.sqrt(np.diagonal(self.covariance)))
 
 
 def observed_set(

@@ -16,7 +16,7 @@ from seesaw.experiments.estimation import estimate
 from seesaw.experiments.lab import all_of
 from seesaw.experiments.prompt_sets import PromptSetObserver
 from seesaw.experiments.sensitivity import correlation
-from seesaw.experiments.uncertainty import Z, sensitivity_errors
+from seesaw.experiments.uncertainty import Z, sensitivity_uncertainty
 from seesaw.results.tables.mitigation import TOLERANCE
 
 __all__ = ["negatives", "single_mitigations", "validation"]
@@ -53,7 +53,7 @@ async def _effects(observer: PromptSetObserver, model: str, subject: str) -> pd.
     entries = pd.MultiIndex.from_product([[model], [subject], axes, axes])
     frame = entries.to_frame(index=False, name=["model", "subject", "source_axis", "target_axis"])
     frame["before"], frame["after"] = before.sensitivity.ravel(), after.sensitivity.ravel()
-    frame["error"] = sensitivity_errors(initial.counts, list(mitigated.values()), after, settings).ravel()
+    frame["error"] = sensitivity_uncertainty(after).se.ravel()
     return frame
 
 

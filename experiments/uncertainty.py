@@ -1,117 +1,137 @@
-"""How certain a bias or a sensitivity is, given the number of images behind it (docs/method.md).
+"""How certain a bias or a sensitivity is, given the images behind it (docs/method.md).
 
-The shares of every prompt are drawn from their Dirichlet posterior. Its prior is worth one image, spread over the k
-attributes; without it, as in a plain bootstrap, 48 images of 48 would count as certain. The drawn shares go through the
-arithmetic of `experiments.sensitivity`. The same counts always give the same result, whatever else is in a table.
+All errors and intervals come from draws of `experiments.resampling`, which go through the arithmetic of
+`experiments.sensitivity`. The same answers always give the same result, whatever else is in a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seesaw.experiments.estimation import Estimate, PromptCounts
-from seesaw.experiments.sensitivity import mixture
+from seesaw.experiments.counts import PromptCounts
+from seesaw.experiments.estimation import Estimate, bias
+from seesaw.experiments.matched import seeds_shared
+from seesaw.experiments.normal import two_sided
+from seesaw.experiments.resampling import DRAWS, drawn_shares, numbers_of, prior_mass
 from seesaw.experiments.settings import AnalysisSettings
 
 __all__ = [
-    "DRAWS",
     "LEVEL",
-    "Interval",
+    "Uncertainty",
     "Z",
-    "bias_errors",
-    "is_significant",
-    "sensitivity_errors",
-    "sensitivity_intervals",
+    "bias_covariance",
+    "bias_uncertainty",
+    "sensitivity_draws",
+    "sensitivity_uncertainty",
     "tau_error",
+    "uncertainty_of",
 ]
 
 Floats = NDArray[np.float64]
 
-DRAWS = 1000  #: draws behind a figure; with another seed, an interval would differ by about 2 % of its width
 LEVEL = 0.95  #: the probability with which an interval contains the true value
 Z = 1.96  #: half the width of that interval, in standard errors of a normal distribution
-_SEED = 0
 
 
-@dataclass(frozen=True)
-class Interval:
-    """The standard error and the bounds of one value; all are NaN if the value is undefined."""
+@dataclass(frozen=True, eq=False)
+class Uncertainty:
+    """Standard errors and bounds of values, and the probability `p` of values as far from 0 if all were truly 0.
 
-    se: float
-    low: float
-    high: float
+    All have the shape of the values; they are NaN where a value is undefined.
+    """
 
-
-@overload
-def is_significant(low: float, high: float) -> bool: ...
-@overload
-def is_significant(low: Floats, high: Floats) -> NDArray[np.bool_]: ...
-def is_significant(low: Any, high: Any) -> Any:
-    """Whether an interval excludes 0, or each of many. Every table, report and message uses this verdict on a value."""
-    return (low > 0) | (high < 0)
+    se: Floats
+    low: Floats
+    high: Floats
+    p: Floats
 
 
-def bias_errors(counts: PromptCounts, settings: AnalysisSettings) -> Floats:
-    """The standard error of w-bar of every axis, (n,), in the order of `counts.by_axis`; 0 if counts are exact."""
-    if counts.exact:
-        return np.zeros(len(counts.by_axis))
-    return np.array(
-        [_bias_draws(counts, axis, settings, np.random.default_rng(_SEED)).std() for axis in counts.by_axis]
+def sensitivity_uncertainty(estimated: Estimate) -> Uncertainty:
+    """The uncertainty of `estimated.is_matched`, (r, n) each; 0 if probabilities are exact."""
+    if estimated.initial.exact and all(counts.exact for counts in estimated.interventions.values()):
+        value = estimated.is_matched
+        return Uncertainty(0 * value, value, value, np.where(value == 0, 1.0, 0 * value))
+    return uncertainty_of(sensitivity_draws(estimated), estimated.is_matched)
+
+
+def sensitivity_draws(estimated: Estimate) -> Floats:
+    """Draws of the plug-in IS, (r, n, DRAWS); NaN where it is undefined."""
+    initial, interventions, settings = estimated.initial, estimated.interventions, estimated.settings
+    number = numbers_of(initial, *interventions.values())
+    shared = seeds_shared(initial, interventions)
+    draws = np.full((*estimated.sensitivity.shape, DRAWS), np.nan)
+    for i, (name, counts) in enumerate(interventions.items()):
+        defined = [j for j, value in enumerate(estimated.sensitivity[i]) if not np.isnan(value)]
+        axes = [estimated.targets[j] for j in defined]
+        masses = {axis: prior_mass(initial.images(axis), counts.images(axis)) for axis in axes}
+        before, after = drawn_shares(initial, masses, number), drawn_shares(counts, masses, number, side=1)
+        pull = dict(zip(estimated.targets, estimated.matched.pull[i].tolist(), strict=True))
+        sharing = shared[name]
+        if sharing is not None:
+            pulled = {axis: mass for axis, mass in masses.items() if pull[axis] > 0}
+            for axis, drawn in drawn_shares(sharing, pulled, number).items():
+                before[axis] += pull[axis] * (drawn - before[axis])
+        for j, axis in zip(defined, axes, strict=True):
+            draws[i, j] = settings.w_bar(axis, before[axis].T) - settings.w_bar(axis, after[axis].T)
+    return draws
+
+
+def uncertainty_of(draws: Floats, value: Floats) -> Uncertainty:
+    """The uncertainty of `value` (...), from draws (..., DRAWS) of estimates that may lean.
+
+    An interval is the hull of two: the quantiles of the draws, and of the draws moved so that their mean is `value`.
+    """
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=-1)
+    shift, se = value - draws.mean(-1), draws.std(-1)
+    z = np.divide(value, se, out=np.where(value == 0, 0.0, np.inf + 0 * value), where=se > 0)
+    return Uncertainty(
+        se=se,
+        low=np.minimum(np.minimum(low, low + shift), value),
+        high=np.maximum(np.maximum(high, high + shift), value),
+        p=np.where(np.isnan(value), np.nan, two_sided(z)),
     )
 
 
-def sensitivity_intervals(
-    initial: PromptCounts, intervention: PromptCounts, values: Sequence[float], settings: AnalysisSettings
-) -> list[Interval]:
-    """Intervals of IS for one intervention, axis by axis in the order of `initial.by_axis`.
+def bias_uncertainty(counts: PromptCounts, settings: AnalysisSettings) -> Uncertainty:
+    """The uncertainty of w-bar of every axis, (n,) each; there is no `p`, since a bias of 0 is not what is tested.
 
-    `values` (n,) are the estimates that the intervals belong to: a row of `Estimate.sensitivity`. In simulations with
-    48 images per prompt, 95 % intervals contained the true value 92 to 100 times in 100.
+    Intervals are the hull of the quantiles of the draws and of the draws moved by twice what they lean, since the
+    observed w leans as well; they begin at 0 or above.
     """
-    return [
-        _interval(initial, intervention, axis, float(value), settings)
-        for axis, value in zip(initial.by_axis, values, strict=True)
-    ]
+    w = bias(counts, settings)
+    if counts.exact:
+        return Uncertainty(0 * w, w, w, np.full(w.shape, np.nan))
+    draws = _bias_draws(counts, settings)
+    found = uncertainty_of(draws, np.maximum(2 * w - draws.mean(-1), 0))
+    return Uncertainty(found.se, np.maximum(found.low, 0), found.high, np.full(w.shape, np.nan))
 
 
-def sensitivity_errors(
-    initial: PromptCounts, interventions: Sequence[PromptCounts], estimated: Estimate, settings: AnalysisSettings
-) -> Floats:
-    """Standard errors of `estimated.sensitivity`, (r, n); the counts are those that it was estimated from."""
-    rows = [
-        sensitivity_intervals(initial, counts, values, settings)
-        for counts, values in zip(interventions, estimated.sensitivity, strict=True)
-    ]
-    return np.array([[interval.se for interval in row] for row in rows])
+def bias_covariance(counts: PromptCounts, settings: AnalysisSettings) -> Floats:
+    """The covariance of the sampling errors of w-bar of every pair of axes, (n, n); 0 if counts are exact.
+
+    All axes are read from the same images, so their errors are related.
+    """
+    n = len(counts.by_axis)
+    if counts.exact:
+        return np.zeros((n, n))
+    draws = _bias_draws(counts, settings)
+    off = draws - draws.mean(-1, keepdims=True)
+    return np.asarray((off[:, None] * off[None, :]).mean(-1))
 
 
-def tau_error(errors: Floats, priority: Floats) -> float:
-    """The standard error of tau, from those of w (n,) and the priorities (n,); axes are taken as independent."""
-    return float(np.sqrt(((priority * errors) ** 2).sum()))
+def tau_error(covariance: Floats, priority: Floats) -> float:
+    """The standard error of tau, from the covariance of w (n, n) and the priorities (n,)."""
+    return float(np.sqrt(max(0.0, (priority[:, None] * covariance * priority[None, :]).sum())))
 
 
-def _interval(
-    initial: PromptCounts, intervention: PromptCounts, axis: str, value: float, settings: AnalysisSettings
-) -> Interval:
-    if np.isnan(value):
-        return Interval(np.nan, np.nan, np.nan)
-    if initial.exact and intervention.exact:
-        return Interval(0.0, value, value)
-    rng = np.random.default_rng(_SEED)
-    draws = _bias_draws(initial, axis, settings, rng) - _bias_draws(intervention, axis, settings, rng)
-    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    # if the estimate is the largest possible value, all draws can be on one side of it
-    return Interval(float(draws.std()), float(min(low, value)), float(max(high, value)))
-
-
-def _bias_draws(counts: PromptCounts, axis: str, settings: AnalysisSettings, rng: np.random.Generator) -> Floats:
-    """w-bar of `axis` for shares drawn from the posterior of every prompt, (DRAWS,)."""
-    observed = np.asarray(counts.by_axis[axis], np.float64)
-    prior = 1 / observed.shape[-1]
-    drawn = np.stack([rng.dirichlet(prompt + prior, DRAWS) for prompt in observed], axis=-2)  # (DRAWS, m, k)
-    return settings.w_bar(axis, mixture(drawn, counts.weights))
+def _bias_draws(counts: PromptCounts, settings: AnalysisSettings) -> Floats:
+    """Draws of w-bar of every axis, (n, DRAWS)."""
+    axes = list(counts.by_axis)
+    draws = np.full((len(axes), DRAWS), np.nan)
+    masses = {axis: prior_mass(counts.images(axis)) for axis in axes if not np.isnan(counts.shares(axis)).any()}
+    for axis, drawn in drawn_shares(counts, masses, numbers_of(counts)).items():
+        draws[axes.index(axis)] = settings.w_bar(axis, drawn.T)
+    return draws

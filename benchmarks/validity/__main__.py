@@ -30,7 +30,6 @@ from seesaw.experiments.analysis import analyze
 from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.images import Images, images_of
 from seesaw.experiments.settings import make_settings
-from seesaw.experiments.uncertainty import is_significant
 from seesaw.runner.config import CONFIGS
 
 __all__ = ["DEFAULT", "NUMBERS", "measure"]
@@ -53,14 +52,6 @@ def measure(world: World, designs: Sequence[str], rhos: Sequence[float], repeats
         entries = analyze(draw_answers(world, dataset, NUMBERS[design], rho, rng), settings).uncertainty
         parts.append(entries.merge(exact, on=_KEY, validate="1:1").assign(design=design, rho=rho, repeat=repeat))
     return pd.concat(parts, ignore_index=True)
-
-
-def with_verdict(entries: pd.DataFrame) -> pd.DataFrame:
-    """The entries with the columns `shown` and `called`."""
-    if "is_matched" not in entries:
-        called = is_significant(entries["low"].to_numpy(), entries["high"].to_numpy())
-        return entries.assign(shown=entries["is"], called=called)
-    return entries.assign(shown=entries["is_matched"], called=entries["significant"])
 
 
 def report(entries: pd.DataFrame, kind: str, design: str, rho: float) -> None:
@@ -106,7 +97,8 @@ def main() -> None:
     worlds = [(kind, world) for kind in KINDS for world in worlds_of(kind)[: 1 if args.quick else None]]
     with ProcessPoolExecutor() as pool:
         futures = [(kind, pool.submit(measure, world, designs, RHOS, args.repeats)) for kind, world in worlds]
-        entries = with_verdict(pd.concat([future.result().assign(kind=kind) for kind, future in futures]))
+        entries = pd.concat([future.result().assign(kind=kind) for kind, future in futures])
+    entries = entries.assign(shown=entries["is_matched"], called=entries["significant"])
     for kind, rho, design in itertools.product(KINDS, RHOS, designs):
         chosen = (entries["kind"] == kind) & (entries["rho"] == rho) & (entries["design"] == design)
         groups[kind, design, rho] = entries[chosen]

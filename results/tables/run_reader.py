@@ -16,7 +16,7 @@ import yaml
 
 from seesaw.results.errors import RunDirectoryError
 from seesaw.results.secrets import first_line
-from seesaw.results.store.parquet import plain_batches, plain_table
+from seesaw.results.store.parquet import plain_batches, plain_metadata, plain_table
 from seesaw.results.tables.mitigation import Case, Key
 from seesaw.results.tables.mitigation_matrices import Matrix, read_matrices
 from seesaw.results.tables.read_mitigation import read_mitigation
@@ -30,6 +30,8 @@ _CELL = ["model", "subject", "source_axis", "source_value"]
 _EXAMPLE = [*_CELL, "image", "axis", "answer", "prompt", "image_key"]
 _WORDS = [*_CELL, "axis", "answer", "prompt"]  # columns with few different words on many rows
 _ENTRY = ["model", "subject", "source_axis", "target_axis"]
+_INTERVAL = ("se", "low", "high")
+_VERDICT = ("is_matched", "p", "q", "significant")
 _OF_SWEEPS = ("answers", "distributions", "matrices", "uncertainty")
 _OF_MITIGATIONS = ("mitigation", "mitigation_matrices")
 
@@ -40,12 +42,14 @@ class SweepTables:
 
     path: Path  #: of the run directory
     about: Mapping[str, Any]  #: metric, targets and intervention, as the tables themselves record them
-    matrix: pd.DataFrame  #: the columns of matrices.parquet, then se, low, high, and exact (NaN where it is not known)
+    #: the columns of matrices.parquet, then is_matched, se, low, high, p, q, significant, and exact (NaN: not known)
+    matrix: pd.DataFrame
     truths: Mapping[str, str]  #: by model, the world whose exact values these are
     distributions: pd.DataFrame
     cells: pd.DataFrame  #: model, subject, source_axis, source_value, asked, dropped: images made, and not counted
     withheld: pd.DataFrame  #: the columns of withheld.parquet
     answers: int  #: attributes that were read in all
+    older: bool = False  #: an older version wrote the tables, without is_matched, p, q and significant
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ def _mitigation(run: Path) -> MitigationTables:
 
 def _sweep(run: Path) -> SweepTables:
     matrix = _frame(run, "matrices", MATRICES.names)
-    spread = _frame(run, "uncertainty", [*_ENTRY, "se", "low", "high"], UNCERTAINTY)
+    spread, older = _spread(run)
     merged = matrix.merge(spread, how="left", on=_ENTRY)
     if matrix.empty:
         raise RunDirectoryError(
@@ -133,7 +137,18 @@ def _sweep(run: Path) -> SweepTables:
         cells=cells,
         withheld=withheld,
         answers=answers,
+        older=older,
     )
+
+
+def _spread(run: Path) -> tuple[pd.DataFrame, bool]:
+    """uncertainty.parquet without `is`, which matrices.parquet has, and whether an older version wrote it."""
+    with _readable(run, "uncertainty") as path:
+        older = not set(_VERDICT) <= set(plain_metadata(path).schema.names)
+    if not older:
+        return _frame(run, "uncertainty", [*_ENTRY, *_INTERVAL, *_VERDICT], UNCERTAINTY), False
+    spread = _frame(run, "uncertainty", [*_ENTRY, *_INTERVAL], UNCERTAINTY)
+    return spread.assign(is_matched=np.nan, p=np.nan, q=np.nan, significant=False), True
 
 
 def read_examples(run: Path, wanted: Mapping[tuple[str, str], str]) -> Mapping[tuple[str, str], pd.DataFrame]:

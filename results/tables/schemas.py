@@ -8,6 +8,7 @@ import pyarrow as pa
 
 __all__ = [
     "ANSWERS",
+    "BIAS",
     "DISTRIBUTIONS",
     "EFFECTS",
     "FAILURES",
@@ -55,9 +56,13 @@ ANSWERS = pa.schema(
 )
 #: distributions.parquet, a row an attribute of a cell. "*" as `source_value` is the pooled intervention.
 DISTRIBUTIONS = pa.schema([*_CELL, *_texts("axis", "attribute"), *_counts("count"), *_numbers("share"), *_counts("n")])
-#: matrices.parquet and uncertainty.parquet, a row an entry of a matrix.
+#: matrices.parquet (plug-in) and uncertainty.parquet (the estimate that is shown, and the verdict), a row an entry.
 MATRICES = pa.schema([*_ENTRY, *_numbers("is", "w_init", "w_after"), *_counts("n_init", "n_after")])
-UNCERTAINTY = pa.schema([*_ENTRY, *_numbers("is", "se", "low", "high")])
+UNCERTAINTY = pa.schema(
+    [*_ENTRY, *_numbers("is", "is_matched", "se", "low", "high", "p", "q"), ("significant", pa.bool_())]
+)
+#: bias.parquet, w-bar of every axis at the initial prompt.
+BIAS = pa.schema([*_texts("model", "subject", "axis"), *_numbers("w", "se", "low", "high"), *_counts("n")])
 #: truth.parquet, the exact IS of models whose world is known.
 TRUTH = pa.schema([*_ENTRY, *_numbers("is")])
 #: withheld.parquet, a row a cell: images that were made and not asked, since they are flagged as unsafe, or blank.

@@ -116,4 +116,4 @@ def show_summary(summary: Summary, out: Path, as_json: bool) -> None:
         return
     for line in summary.lines():
         say(line)
-    say(f"tables: {out}/distributions, matrices and uncertainty, as .parquet and .csv")
+    say(f"tables: {out}/distributions, matrices, uncertainty and bias, as .parquet and .csv")

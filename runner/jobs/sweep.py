@@ -29,7 +29,7 @@ class SweepJob:
     command = "sweep"
     shown = True
     stated = 1
-    files = ("answers.parquet", "distributions.*", "matrices.*", "uncertainty.*", "withheld.*", "truth.*")
+    files = ("answers.parquet", "distributions.*", "matrices.*", "uncertainty.*", "bias.*", "withheld.*", "truth.*")
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = self.served = experiment

@@ -150,7 +150,9 @@ def test_shuffled_rows_give_the_same_bytes(tmp_path: Path) -> None:
     second = analyze_file(tmp_path / "b.csv", tmp_path / "b", settings)
     assert first == second
     names = sorted(p.name for p in (tmp_path / "a").iterdir())
-    assert names == [f"{t}.{s}" for t in ("distributions", "matrices", "uncertainty") for s in ("csv", "parquet")]
+    assert names == [
+        f"{t}.{s}" for t in ("bias", "distributions", "matrices", "uncertainty") for s in ("csv", "parquet")
+    ]
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
@@ -189,7 +191,7 @@ def test_uncertainty_has_the_rows_of_the_matrices_around_their_values() -> None:
     assert list(bounds.columns) == UNCERTAINTY.names
     keys = ["model", "subject", "source_axis", "target_axis", "is"]
     pd.testing.assert_frame_equal(bounds[keys], matrix[keys])
-    assert ((bounds["low"] <= bounds["is"]) & (bounds["is"] <= bounds["high"])).all()
+    assert ((bounds["low"] <= bounds["is_matched"]) & (bounds["is_matched"] <= bounds["high"])).all()
 
 
 def test_observations_become_the_rows_of_the_contract() -> None:

@@ -134,12 +134,12 @@ def check_errors(observer: PromptSetObserver, problem: Problem, state: State) ->
     priority = np.array([problem.priority.get(axis, 0.0) for axis in AXES])
     for at in state.steps:
         (seen,) = asyncio.run(observer.observe(problem.model, [current]))
-        assert 0 < at.tau_error == pytest.approx(np.sqrt((priority**2 * seen.error**2).sum()))
+        assert 0 < at.tau_error == pytest.approx(np.sqrt(priority @ seen.covariance @ priority))
         if at.axis:
             (seen,) = asyncio.run(
                 observer.observe(problem.model, [observer.mitigator.counterfactuals(current, at.axis)])
             )
-            assert 0 < at.predicted_error == pytest.approx(np.sqrt((priority**2 * seen.error**2).sum()))
+            assert 0 < at.predicted_error == pytest.approx(np.sqrt(priority @ seen.covariance @ priority))
             current = observer.mitigator.mitigate(current, at.axis)
 
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from seesaw.experiments.counts import PromptCounts
 from seesaw.experiments.dataset.load import load_dataset
-from seesaw.experiments.estimation import PromptCounts, estimate
+from seesaw.experiments.estimation import estimate
 from seesaw.experiments.sensitivity import mixture, uniform, w_bar
 from seesaw.experiments.settings import AnalysisSettings, make_settings
-from seesaw.experiments.uncertainty import Interval, bias_errors, sensitivity_errors, sensitivity_intervals
+from seesaw.experiments.uncertainty import Uncertainty, bias_covariance, bias_uncertainty, sensitivity_uncertainty
 
 DATASET = load_dataset("occupation")
 #: an axis with two attributes, and one with six
@@ -22,15 +23,14 @@ def settings_of(k: int) -> AnalysisSettings:
     return make_settings(DATASET.select(axes=[AXIS[k]]))
 
 
-def interval(init, after, weights=None) -> Interval:
+def interval(init, after, weights=None) -> Uncertainty:
     """The interval of IS of one axis: counts (k,) at first, (m, k) after the intervention."""
     k = len(init)
     settings = settings_of(k)
     first = PromptCounts({AXIS[k]: np.array([init])}, np.ones(1))
     intervened = PromptCounts({AXIS[k]: np.array(after)}, uniform(len(after)) if weights is None else np.array(weights))
-    (value,) = estimate(first, {"x": intervened}, settings).sensitivity
-    (found,) = sensitivity_intervals(first, intervened, value, settings)
-    return found
+    found = sensitivity_uncertainty(estimate(first, {"x": intervened}, settings))
+    return Uncertainty(*(each[0, 0] for each in (found.se, found.low, found.high, found.p)))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_more_images_make_a_narrower_interval() -> None:
 def test_the_same_counts_give_the_same_interval_and_it_holds_the_estimate() -> None:
     counts = [48, 0], [[24, 24], [0, 48]]
     first, second = interval(*counts), interval(*counts)
-    assert first == second
+    assert repr(first) == repr(second)
     assert first.low <= 1 - 0.5 <= first.high
 
 
@@ -87,10 +87,11 @@ def test_weights_decide_what_an_intervention_is_made_of() -> None:
 def test_exact_probabilities_have_no_error() -> None:
     settings = settings_of(2)
     exact = PromptCounts({"gender": np.array([[30.0, 18.0]])}, np.ones(1), exact=True)
-    assert bias_errors(exact, settings).tolist() == [0]
+    assert bias_uncertainty(exact, settings).se.tolist() == [0]
     found = estimate(exact, {"gender": exact}, settings)
-    assert sensitivity_errors(exact, [exact], found, settings).tolist() == [[0]]
-    assert (bias_errors(replace(exact, exact=False), settings) > 0).all()
+    assert found.is_matched.tolist() == found.sensitivity.tolist()
+    assert sensitivity_uncertainty(found).se.tolist() == [[0]]
+    assert (bias_covariance(replace(exact, exact=False), settings) > 0).all()
 
 
 def test_the_error_of_a_bias_is_the_spread_of_bias_over_images_drawn_again() -> None:
@@ -98,4 +99,4 @@ def test_the_error_of_a_bias_is_the_spread_of_bias_over_images_drawn_again() -> 
     weights, n, p = np.array([0.2, 0.8]), np.array([50, 300]), np.array([0.9, 0.7])
     counts = PromptCounts({"gender": np.stack([n * p, n * (1 - p)], 1)}, weights)
     expected = 2 * np.sqrt((weights**2 * p * (1 - p) / n).sum())
-    assert bias_errors(counts, settings_of(2))[0] == pytest.approx(expected, rel=0.1)
+    assert bias_uncertainty(counts, settings_of(2)).se[0] == pytest.approx(expected, rel=0.1)

@@ -204,7 +204,9 @@ def test_no_name_in_a_table_leads_out_of_its_folder(name, tmp_path):
     run = hostile_run(tmp_path / "deep" / "deeper", name)
     write_report(run, str(tmp_path / "deep" / "deeper" / "store"))
     tables = {
-        f"{table}.{form}" for table in ("distributions", "matrices", "uncertainty") for form in ("parquet", "csv")
+        f"{table}.{form}"
+        for table in ("bias", "distributions", "matrices", "uncertainty")
+        for form in ("parquet", "csv")
     }
     assert listing(run) == tables | {
         *("answers.parquet", "failures.parquet", "run.json", "config.yaml", "report", "report/index.html")

@@ -63,13 +63,19 @@ def test_hostile_names_stay_text(trial: tuple[Path, str]) -> None:
     assert "<script" not in hostile
 
 
+def shown(run: Path) -> pd.DataFrame:
+    """The matrices with the estimates that are shown."""
+    spread = pd.read_parquet(run / "uncertainty.parquet").drop(columns="is")
+    return pd.read_parquet(run / "matrices.parquet").merge(spread)
+
+
 def test_every_number_of_the_matrices_is_in_its_cell(trial: tuple[Path, str]) -> None:
     run, store = trial
     page = page_of(run, store)
-    for (model, subject), cells in pd.read_parquet(run / "matrices.parquet").groupby(["model", "subject"]):
+    for (model, subject), cells in shown(run).groupby(["model", "subject"]):
         article = article_of(page, f"{subject} on {model}")
         drawn = re.findall(r'font-weight="\d+">([^<]*)</text></g>', article)
-        assert drawn == [signed(value) for value in cells["is"]]
+        assert drawn == [signed(value) for value in cells["is_matched"]]
         for cell in cells[cells["is"].notna()].itertuples():
             assert (
                 f"w {cell.w_init:.2f} at first, {cell.w_after:.2f} after; {cell.n_init} and {cell.n_after} images"
@@ -77,13 +83,13 @@ def test_every_number_of_the_matrices_is_in_its_cell(trial: tuple[Path, str]) ->
             )
 
 
-def test_cells_are_bold_exactly_where_the_interval_leaves_out_zero(trial: tuple[Path, str]) -> None:
+def test_cells_are_bold_exactly_where_the_table_calls_them_significant(trial: tuple[Path, str]) -> None:
     run, store = trial
     page = page_of(run, store)
     spread = pd.read_parquet(run / "uncertainty.parquet")
     cells = spread[(spread["model"] == "pictogram-birch") & (spread["subject"] == "nurse")]
     weights = re.findall(r'font-weight="(\d+)">[^<]*</text></g>', article_of(page, "nurse on pictogram-birch"))
-    assert [weight == "700" for weight in weights] == ((cells["low"] > 0) | (cells["high"] < 0)).tolist()
+    assert [weight == "700" for weight in weights] == cells["significant"].tolist()
     assert {"400", "700"} == set(weights)
 
 
@@ -102,14 +108,14 @@ def test_the_headline_is_the_lowest_significant_interaction_and_its_share(trial:
     page = unescape(page_of(run, store))
     spread = pd.read_parquet(run / "uncertainty.parquet")
     off = spread[(spread["source_axis"] != spread["target_axis"]) & spread["is"].notna()]
-    negative = off[off["high"] < 0].sort_values("is")
+    negative = off[off["significant"] & (off["is_matched"] < 0)].sort_values("is_matched")
     assert len(negative), "the trial is meant to have one"
     lowest = negative.iloc[0]
     sentence = re.search(r"Strongest: diversifying (.*?)</p>", page, re.DOTALL)
     assert sentence is not None
     for words in (lowest["source_axis"], lowest["target_axis"], lowest["model"], lowest["subject"]):
         assert words in sentence[1]
-    interval = f"IS {signed(lowest['is'])} (95% interval {signed(lowest['low'])} to {signed(lowest['high'])})"
+    interval = f"IS {signed(lowest['is_matched'])} (95% interval {signed(lowest['low'])} to {signed(lowest['high'])})"
     assert interval in sentence[1]
     assert f"of {len(off)} interactions between two axes are significantly negative: {len(negative)} tip" in page
 
@@ -193,7 +199,8 @@ def compared(run: Path) -> pd.DataFrame:
     """Measured and exact values of a run, side by side, where there are both."""
     entry = ["model", "subject", "source_axis", "target_axis"]
     exact = pd.read_parquet(run / "truth.parquet").rename(columns={"is": "exact"})
-    return pd.read_parquet(run / "uncertainty.parquet").merge(exact, on=entry).dropna()
+    measured = pd.read_parquet(run / "uncertainty.parquet").drop(columns="is").rename(columns={"is_matched": "is"})
+    return measured.merge(exact, on=entry).dropna()
 
 
 def test_a_run_without_truth_shows_nothing_of_it(trial: tuple[Path, str]) -> None:
@@ -264,7 +271,7 @@ def test_the_exact_matrix_is_shown_beside_the_measured_one(true_trial: tuple[Pat
     run, store = true_trial
     page = page_of(run, store)
     exact = pd.read_parquet(run / "truth.parquet")
-    measured = pd.read_parquet(run / "matrices.parquet")
+    measured = pd.read_parquet(run / "uncertainty.parquet").assign(**{"is": lambda t: t["is_matched"]})
     for subject in ("nurse", "chef"):
         figures = article_of(page, f"{subject} on pictogram-birch").split("<figure>")[1:3]
         for figure, table in zip(figures, (measured, exact), strict=True):
