@@ -31,11 +31,11 @@ def uneven(groups: Mapping[Key, Sequence[tuple[int, int]]]) -> dict[Key, float]:
 
 def _p_value(cells: Sequence[tuple[int, int]]) -> float:
     """The probability that drop rates differ at least as much as those of `cells` by chance alone."""
-    import scipy.stats  # slow to import, and not needed by a run that has nothing left to do
-
     table = np.array([[dropped, asked - dropped] for asked, dropped in cells])
     if not table.sum(0).all():  # all images were dropped, or none: the rates are equal
         return 1.0
+    import scipy.stats  # takes half a second, and most runs drop nothing
+
     if len(cells) == 2:
         return float(scipy.stats.fisher_exact(table).pvalue)
     return float(scipy.stats.chi2_contingency(table).pvalue)

@@ -1,8 +1,8 @@
 """The pictogram vocabulary: axes, their attributes, and the words of a prompt that state them.
 
-The eight axes carry the names of the paper's occupation set, so that its prompts and questions work unchanged, but what
-is drawn for them are *codes* (a tile's pattern, a head's outline, a fill colour), never depictions of people.
-`actors.pictogram.draw` says which code stands for which attribute.
+The eight axes have the names of the paper's occupation set, so that its prompts and questions work unchanged. What is
+drawn for them are *codes* (a tile's pattern, a head's outline, a fill colour), never depictions of people.
+`seesaw.actors.pictogram.draw` lists which code stands for which attribute.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OCCUPATIONS = (
     "firefighter", "gardener",
 )  # fmt: skip
 
-#: The words that state an attribute before and after the subject; the longest match wins.
+#: Words, before or after the subject, that state an attribute: words -> (axis, attribute). The longest match wins.
 WORDS: Mapping[str, tuple[str, str]] = {
     "male": ("gender", "male"),
     "female": ("gender", "female"),
@@ -84,8 +84,8 @@ def _pattern(phrases: tuple[str, ...]) -> re.Pattern[str]:
 def read_prompt(text: str) -> tuple[str, dict[str, str]]:
     """The subject of a prompt and the attributes that it states, axis -> attribute.
 
-    A subject that is none of the 26 occupations is whatever the words leave over. Where an axis is stated twice, the
-    last words count.
+    If the prompt names none of the 26 occupations, its subject is the text that remains once the words that state
+    attributes are removed. If an axis is stated twice, the last statement counts.
     """
     stated: dict[str, str] = {}
 
@@ -95,8 +95,8 @@ def read_prompt(text: str) -> tuple[str, dict[str, str]]:
         return " "
 
     rest = _pattern(tuple(WORDS)).sub(take, text)
-    known = _pattern(OCCUPATIONS).search(rest)
-    if known:
-        return known[1].lower(), stated
+    occupation = _pattern(OCCUPATIONS).search(rest)
+    if occupation:
+        return occupation[1].lower(), stated
     rest = re.sub(r"^\s*a photo of\s+(an?\s+|the\s+)?", "", rest, flags=re.IGNORECASE)
     return " ".join(rest.split()).lower(), stated

@@ -1,7 +1,7 @@
-"""The renderer: a state, an occupation and a seed become a 64 x 64 picture.
+"""The renderer: draws a state, an occupation and a seed as a 64 x 64 image.
 
-Every attribute has a colour, shape or pattern of its own of at least 100 pixels, so that a reader and a trained
-generator can tell each apart, and none lies between two others:
+Every attribute has a colour, shape or pattern of its own of at least 100 pixels. So a VLM and a trained generator can
+tell the attributes of an axis apart, and none looks like a mixture of two others:
 
 | axis | where | code |
 |---|---|---|
@@ -15,8 +15,8 @@ generator can tell each apart, and none lies between two others:
 | disability | tile, right | white with a green frame, black and white checks, magenta with a disc, orange with a ring |
 | occupation | emblem, bottom left | an upper and a lower colour |
 
-The codes are arbitrary and depict nobody. Position, brightness and tint vary a little with the seed alone, so that
-counterfactuals of one seed share their noise as images of one seed do.
+The codes are arbitrary and depict nobody. Position, brightness and tint vary a little, by the seed alone: images of one
+seed share this noise whatever their prompt, as images of a diffusion model share their initial noise.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from seesaw.actors.pictogram.codes import OCCUPATIONS
 __all__ = ["RENDERER", "SIZE", "draw"]
 
 SIZE = 64
-RENDERER = 1  #: raised whenever a pixel changes: it is part of an image's identity
+RENDERER = 1  #: version, part of an image's identity: raise it whenever a pixel changes
 
 Colour = tuple[int, int, int]
 Box = tuple[int, int, int, int]
@@ -59,7 +59,7 @@ LOWER = ((250, 250, 250), (255, 100, 200), (20, 40, 110), (150, 230, 60))
 
 
 def draw(state: Mapping[str, str] | None, occupation: str, seed: int) -> Image.Image:
-    """Draw `state` (axis -> attribute; None: no figure) as an RGB image of 64 x 64."""
+    """Draw `state` (axis -> attribute; None for no figure) as an RGB image of 64 x 64 pixels."""
     noise = hashlib.sha256(f"draw/{seed}".encode()).digest()
     image = Image.new("RGB", (SIZE, SIZE))
     pen = ImageDraw.Draw(image)
@@ -100,7 +100,7 @@ def _background(pen: ImageDraw.ImageDraw, outdoor: bool, noise: bytes) -> None:
 def _emblem(pen: ImageDraw.ImageDraw, occupation: str, noise: bytes) -> None:
     if occupation in OCCUPATIONS:
         number = OCCUPATIONS.index(occupation)
-    else:  # a subject of the user's own wears one of the emblems, always the same
+    else:  # another subject has one of the emblems, always the same one
         number = hashlib.sha256(occupation.encode()).digest()[0] % (len(UPPER) * len(LOWER))
     x, y = 2 + noise[3] % 2, 42 + noise[4] % 2
     pen.rectangle((x, y, x + 11, y + 9), fill=UPPER[number % len(UPPER)])

@@ -1,4 +1,4 @@
-"""`pictogram-draw`: the exact TTI engine, which draws what its world's distribution says."""
+"""`pictogram-draw`: the exact TTI engine, which draws figures from the known distribution of its world."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["PictogramDraw"]
 
 
 class PictogramDraw:
-    """Settings: `world`, a name of `WORLDS`; or `world` of one's own with `bias`, `coupling`, `absent`."""
+    """Settings: `world`, a name in `WORLDS`; or a new name with any of `bias`, `coupling`, `absent`."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.world = _world(settings)

@@ -1,14 +1,14 @@
-"""Train the embedded text-to-image model: a Stable Diffusion small enough to ship, that draws one world's pictograms.
+"""Train the embedded text-to-image model: a small Stable Diffusion that draws the pictograms of one world.
 
     python -m seesaw.actors.pictogram.train_tti vae        # about 15 min on 2 cores: images <-> 8 x 8 x 8 latents
     python -m seesaw.actors.pictogram.train_tti unet       # about 50 min: text encoder and UNet, on cached latents
-    python -m seesaw.actors.pictogram.train_tti unet --more            # on from there, on fresh images
-    python -m seesaw.actors.pictogram.train_tti mean A=0.3 B=0.7       # of the weights in two such folders
+    python -m seesaw.actors.pictogram.train_tti unet --more            # continue from those weights, on new images
+    python -m seesaw.actors.pictogram.train_tti mean A=0.3 B=0.7       # average the weights of two such folders
 
 All write into `actors/pictogram/tti/`, an ordinary diffusers folder that an unchanged StableDiffusionPipeline loads.
-The autoencoder learns from states drawn uniformly, so that it carries no bias, and never meets the VLM that will judge
-its images. The UNet learns rectified flow (`v = noise - image` at `(1 - s) image + s noise`) from what the world says a
-prompt draws: its bias, its coupling and its disobedience are in the data and nowhere else.
+The autoencoder learns from states drawn uniformly, so that it has no bias, and is trained without the VLM that judges
+its images. The UNet learns rectified flow (`v = noise - image` at `(1 - s) image + s noise`) on images that the world
+draws for prompts: the world's bias, coupling and compliance are in these data and nowhere else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from seesaw.actors.pictogram.world import WORLDS
 TTI = Path(__file__).parent / "tti"
 WORLD = "alder"
 TOKENS = 32
-SHIFT = 3.0  #: of the flow's noise levels, in training as in sampling: what is decided early is practised most
+SHIFT = 3.0  #: shift of the flow's noise levels towards noise, in training and in sampling: early steps decide most
 
 Tensor = torch.Tensor
 
@@ -48,15 +48,15 @@ Tensor = torch.Tensor
 
 
 def caption(rng: np.random.Generator, subject: str, stated: Mapping[str, str]) -> str:
-    """A prompt that states `stated`, worded in any way that `read_prompt` understands.
+    """A prompt that states `stated`, in one of the wordings that `read_prompt` understands.
 
-    Adjectives stand before the subject, later axes first; phrases after it. This is the order of the occupation
-    dataset; now and then it is another, so that the words count and not their places.
+    Adjectives stand before the subject, those of later axes first, and phrases after it, as in the occupation dataset.
+    In some captions the order is random, so that the model learns the words and not their positions.
     """
     before: list[str] = []
     after: list[str] = []
     for axis, attribute in stated.items():
-        words = [w for w, meant in WORDS.items() if meant == (axis, attribute)]
+        words = [w for w, states in WORDS.items() if states == (axis, attribute)]
         word = words[rng.integers(len(words))]
         if word.startswith(("who ", "with ", "on ", "in ", "working ", "dressed ", "and ")):
             after.append(word)
@@ -73,18 +73,18 @@ def caption(rng: np.random.Generator, subject: str, stated: Mapping[str, str]) -
 
 
 def captions(rng: np.random.Generator) -> Iterator[tuple[str, str]]:
-    """Endless (subject, caption): one stated axis most of the time, sometimes none, or up to all.
+    """Endless (subject, caption). Most captions state one axis; some state none, several or all.
 
-    Axes with more attributes are stated more often, and so are those that the world heeds least, where only some of the
-    images show what was stated; and of an axis the attributes that its subject seldom shows. What a model meets only
-    when it is stated is otherwise learnt last, and comes out between two others. What a caption draws stays the
-    world's, however often it is asked for.
+    Axes with more attributes are stated more often. So are axes of low compliance, since only some of their images show
+    what was stated. Within an axis, attributes that the subject seldom shows are stated more often: a model learns
+    those last, and until then draws a mixture of two attributes. What is drawn for a caption is up to the world alone,
+    however often the caption comes.
     """
     axes = list(AXES)
-    heeds = WORLDS[WORLD].compliance
-    often = np.array([(len(values) + 1) / heeds[axis] for axis, values in AXES.items()])
-    often /= often.sum()
-    seldom = {
+    compliance = WORLDS[WORLD].compliance
+    axis_weights = np.array([(len(values) + 1) / compliance[axis] for axis, values in AXES.items()])
+    axis_weights /= axis_weights.sum()
+    attribute_weights = {
         subject: {axis: 1 / (0.1 + share) for axis, share in WORLDS[WORLD].shares(f"A photo of a {subject}").items()}
         for subject in OCCUPATIONS
     }
@@ -92,14 +92,14 @@ def captions(rng: np.random.Generator) -> Iterator[tuple[str, str]]:
         subject = OCCUPATIONS[rng.integers(len(OCCUPATIONS))]
         n = rng.choice(9, p=[0.12, 0.42, 0.24, 0.11, 0.05, 0.02, 0.02, 0.01, 0.01])
         stated = {}
-        for axis in (axes[a] for a in sorted(rng.choice(8, n, replace=False, p=often))):
-            weights = seldom[subject][axis]
+        for axis in (axes[a] for a in sorted(rng.choice(8, n, replace=False, p=axis_weights))):
+            weights = attribute_weights[subject][axis]
             stated[axis] = str(rng.choice(AXES[axis], p=weights / weights.sum()))
         yield subject, caption(rng, subject, stated)
 
 
 def build_tokenizer() -> None:
-    """CLIP's byte-level BPE over the captions' words; every word becomes one token. Built once, then committed."""
+    """CLIP's byte-level BPE on the words of captions: every word becomes one token. Built once and committed."""
     special = ["<|startoftext|>", "<|endoftext|>"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     empty = CLIPTokenizer(vocab={s: i for i, s in enumerate(special)}, merges=[])
@@ -116,7 +116,7 @@ def build_tokenizer() -> None:
     bpe.train_from_iterator((next(source)[1] for _ in range(20_000)), trainer)
     state = json.loads(bpe.to_str())["model"]
     vocab = dict(state["vocab"])
-    for character in alphabet:  # a letter at the end of a word that was never seen
+    for character in alphabet:  # the last letter of a word that is not in the captions
         vocab.setdefault(f"{character}</w>", len(vocab))
     merges = [tuple(m) if isinstance(m, list) else tuple(m.split(" ")) for m in state["merges"]]
     CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=TOKENS).save_pretrained(TTI / "tokenizer")
@@ -140,7 +140,7 @@ def new_vae() -> Any:
 
 
 def pictures(rng: np.random.Generator, n: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """n images (n, 64, 64, 3) of uniform states, one in twenty without a figure."""
+    """n images (n, 64, 64, 3) of states drawn uniformly, one in twenty without a figure."""
     images = np.empty((n, SIZE, SIZE, 3), np.uint8)
     for i in range(n):
         state = {a: v[rng.integers(len(v))] for a, v in AXES.items()} if rng.random() > 0.05 else None
@@ -159,12 +159,12 @@ def _edges(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rate(done: float, warm: float = 0.02) -> float:
-    """Learning rate as a share of its peak: a short rise, then half a cosine to nothing."""
+    """Learning rate as a share of its peak: a short linear rise, then half a cosine down to 0.001."""
     return float(min(1.0, done / warm) * 0.5 * (1 + np.cos(np.pi * min(done, 1.0))) + 1e-3)
 
 
 def train_vae(minutes: float, seed: int) -> None:
-    """L1 + MSE + L1 of the gradients + a whisper of KL."""
+    """Train on L1 + MSE + L1 of the image gradients + a KL term of very small weight."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     vae = new_vae().to(memory_format=torch.channels_last)
@@ -198,7 +198,7 @@ def train_vae(minutes: float, seed: int) -> None:
 
 @torch.no_grad()
 def normalise(vae: Any, images: Tensor) -> None:
-    """Fold each latent channel's mean and deviation into the convolutions around it, so that latents are standard."""
+    """Fold each latent channel's mean and deviation into the convolutions around it: latents become standard."""
     latents = torch.cat([vae.encode(part).latent_dist.mean for part in torch.split(images, 250)])
     mean, deviation = latents.mean((0, 2, 3)), latents.std((0, 2, 3))
     print(f"latents: mean {mean.tolist()}, deviation {deviation.tolist()}", flush=True)
@@ -234,25 +234,28 @@ def new_unet() -> Any:
     )  # fmt: skip
 
 
-def drawn(seed: tuple[int, int], n: int) -> tuple[list[str], np.ndarray[Any, np.dtype[np.uint8]]]:
-    """n fresh captions and what the world draws for them, (n, 64, 64, 3)."""
+def training_images(seed: tuple[int, int], n: int) -> tuple[list[str], np.ndarray[Any, np.dtype[np.uint8]]]:
+    """n captions and the images that the world draws for them, (n, 64, 64, 3)."""
     rng = np.random.default_rng(seed)
-    asked = list(itertools.islice(captions(rng), n))
-    own = [int(o) for o in rng.integers(2**53, size=n)]
+    pairs = list(itertools.islice(captions(rng), n))
+    seeds = [int(seed) for seed in rng.integers(2**53, size=n)]
     world = WORLDS[WORLD]
     images = [
-        np.asarray(draw(world.sample(text, o), subject, o)) for (subject, text), o in zip(asked, own, strict=True)
+        np.asarray(draw(world.sample(text, own_seed), subject, own_seed))
+        for (subject, text), own_seed in zip(pairs, seeds, strict=True)
     ]
-    return [text for _, text in asked], np.stack(images)
+    return [text for _, text in pairs], np.stack(images)
 
 
 def latents_of(vae: Any, n: int, seed: int, tokenizer: Any) -> tuple[Tensor, Tensor]:
-    """n latents (n, 8, 8, 8) in half precision of what the world draws for fresh captions, and the captions' tokens."""
+    """n captions: the latents (n, 8, 8, 8) of their images, in half precision, and their tokens (n, 32)."""
     latents, tokens = torch.empty(n, 8, 8, 8, dtype=torch.float16), torch.empty(n, TOKENS, dtype=torch.int16)
     began, part = time.monotonic(), 250
     starts = range(0, n, part)
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("forkserver")) as pool:
-        drawings = pool.map(drawn, ((seed, start) for start in starts), (min(part, n - start) for start in starts))
+        drawings = pool.map(
+            training_images, ((seed, start) for start in starts), (min(part, n - start) for start in starts)
+        )
         for start, (texts, images) in zip(starts, drawings, strict=True):
             stop = start + len(texts)
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -291,15 +294,16 @@ def save(unet: Any, text: Any, tokenizer: Any) -> None:
 
 
 def train_unet(minutes: float, seed: int, bank: int, more: bool) -> None:
-    """From nothing; or `more` of it, from the weights that are there and at a lower rate, on fresh images."""
+    """Train UNet and text encoder from scratch; with `more`, continue from their saved weights at a lower rate."""
     torch.manual_seed(seed)
     tokenizer = CLIPTokenizer.from_pretrained(TTI / "tokenizer")
     load: Any = AutoencoderKL.from_pretrained
     vae: Any = load(TTI / "vae").to(memory_format=torch.channels_last)
     latents, tokens = latents_of(vae, bank, seed, tokenizer)
     print(f"deviation of the latents {latents.float().std((0, 2, 3)).tolist()}", flush=True)
-    nothing = tokenize(tokenizer, [""])[0]
-    weight = torch.ones(8, 8)  # by place; any weight has the same minimum, and the head's six colours are learnt last
+    empty_prompt = tokenize(tokenizer, [""])[0]
+    # by latent position: all weights have the same minimum, and the head's six colours are learnt last
+    weight = torch.ones(8, 8)
     weight[0:3, 2:6] = 6.0
     weight /= weight.mean()
     unet = new_unet()
@@ -324,8 +328,8 @@ def train_unet(minutes: float, seed: int, bank: int, more: bool) -> None:
         pick = order[at : at + 64]
         at += 64
         x, ids = latents[pick].float(), tokens[pick].long()
-        ids[torch.rand(64) < 0.08] = nothing
-        u = (torch.arange(64) + torch.rand(64)) / 64  # stratified: every batch sees every noise level
+        ids[torch.rand(64) < 0.08] = empty_prompt
+        u = (torch.arange(64) + torch.rand(64)) / 64  # stratified: every batch has all noise levels
         s = SHIFT * u / (1 + (SHIFT - 1) * u)
         noise = torch.randn_like(x)
         mixed = torch.lerp(x, noise, s[:, None, None, None]).contiguous(memory_format=torch.channels_last)
@@ -350,10 +354,10 @@ def train_unet(minutes: float, seed: int, bank: int, more: bool) -> None:
 
 
 def average(shares: Mapping[str, float]) -> None:
-    """Of the weights of folders with a `unet` and a `text_encoder`, by their shares.
+    """Save the average of the weights in folders with a `unet` and a `text_encoder`, weighted by `shares`.
 
-    Runs that went on from each other end around one minimum, and what each still misses is its own: the mean is better
-    than any of them.
+    Runs that continued from each other end near the same minimum with errors that differ, so the average is better than
+    any one of them.
     """
     tokenizer = CLIPTokenizer.from_pretrained(TTI / "tokenizer")
     load_unet: Any = UNet2DConditionModel.from_pretrained
@@ -371,14 +375,14 @@ def average(shares: Mapping[str, float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=["tokenizer", "vae", "unet", "mean"])
-    parser.add_argument("folders", nargs="*", metavar="FOLDER=SHARE", help="of which the mean is taken")
+    parser.add_argument("folders", nargs="*", metavar="FOLDER=SHARE", help="folders to average, with their weights")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--bank", type=int, default=200_000)
-    parser.add_argument("--more", action="store_true", help="go on from the weights that are there")
+    parser.add_argument("--more", action="store_true", help="continue from the saved weights")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if args.stage == "mean" and not args.folders:
-        parser.error("mean: of which folders? FOLDER=SHARE for each")
+        parser.error("mean needs the folders to average: FOLDER=SHARE for each")
     if args.stage == "tokenizer":
         build_tokenizer()
     elif args.stage == "mean":

@@ -1,12 +1,13 @@
-"""Train the embedded VLM: an Idefics3 model small enough to ship, that reads pictograms.
+"""Train the embedded VLM: a small Idefics3 model that reads pictograms.
 
     python -m seesaw.actors.pictogram.train_vlm          # train with the committed tokenizer, about 15 min on 2 cores
     python -m seesaw.actors.pictogram.train_vlm --evaluate  # accuracy of the committed weights on fresh images
 
-The vision tower learns first, alone, with a throwaway linear head that reads every axis; then everything together,
-all questions of an image packed into one sequence under a block-diagonal mask, so that the image is computed once.
-The tokenizer is built once (`--build-tokenizer`) and loaded ever after: BPE training is not reproducible from process
-to process, and ids that differ from those the weights were trained with ruin a model in silence.
+The vision tower is trained first, with a linear head that reads every axis and is then thrown away. Then the whole
+model is trained: all questions of an image are packed into one sequence under a block-diagonal mask, so that the image
+is computed once. The tokenizer is built once (`--build-tokenizer`) and loaded from then on. BPE training is not
+reproducible from one process to another, and with token ids other than those of its training a model gives wrong
+answers without an error.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ VLM = Path(__file__).parent / "vlm"
 IMAGE_TOKENS = 16
 SPECIAL = ("<pad>", "<s>", "</s>", "<fake_token_around_image>", "<image>", "<global-img>", "<end_of_utterance>")
 
-#: The questions of the paper's appendix, to the letter, and one for the emblem.
+#: The questions of the paper's appendix, verbatim, and one about the emblem: name -> (question, choices).
 QUESTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "person": ("Is there a person in the image (yes or no)?", ("yes", "no")),
     "gender": ("What is the gender (male, female) of the person?", AXES["gender"]),
@@ -60,7 +61,7 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer() -> None:
-    """Byte-level BPE over the questions and answers; every first word of an answer becomes one token."""
+    """Byte-level BPE on the questions and answers: the first word of every answer becomes one token."""
     corpus = [q for q, _ in QUESTIONS.values()] * 4 + [c for _, choices in QUESTIONS.values() for c in choices] * 4
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -84,7 +85,7 @@ def build_tokenizer() -> None:
 
 
 def check_tokens(tokenizer: Any) -> None:
-    """Raise if two answers to one question begin with the same token: one token would not tell them apart."""
+    """Raise ValueError if two answers to one question begin with the same token: it could not tell them apart."""
     for question, choices in QUESTIONS.values():
         first = [tokenizer.encode(c, add_special_tokens=False)[0] for c in choices]
         if len(set(first)) != len(choices):
@@ -113,9 +114,9 @@ def config(tokenizer: Any) -> Idefics3Config:
 
 
 def bank(n: int, seed: int, absent: float = 0.06) -> tuple[torch.Tensor, torch.Tensor]:
-    """n freshly drawn images, uint8 (n, 3, 64, 64), and the position of every question's true answer, (n, 12).
+    """n new images, uint8 (n, 3, 64, 64), and the index of the true answer to every question, (n, 12).
 
-    States are uniform, so that no bias of a world is learnt; -100 marks a question that has no answer.
+    States are uniform, so that the model learns no bias of a world; -100 marks a question that has no answer.
     """
     rng = np.random.default_rng(seed)
     images = np.empty((n, 3, SIZE, SIZE), np.uint8)
@@ -139,7 +140,7 @@ def bank(n: int, seed: int, absent: float = 0.06) -> tuple[torch.Tensor, torch.T
 
 
 def pixels(images: torch.Tensor) -> torch.Tensor:
-    """As the saved image processor does it: to [0, 1], then mean and deviation 0.5."""
+    """Scale images as the saved image processor does: to [0, 1], then by mean 0.5 and deviation 0.5."""
     return (images.float() / 255 - 0.5) / 0.5
 
 
@@ -161,11 +162,11 @@ class Packed:
         self.base = list(self.prefix)
         self.slots: list[tuple[int, int]] = []
         for q, question in enumerate(questions):
-            room = max(map(len, self.answers[q])) - 1
-            self.base += question + [0] * room
-            self.slots.append((len(self.base) - room - 1, room + 1))
-            block += [q + 1] * (len(question) + room)
-            position += range(start, start + len(question) + room)
+            answer_length = max(map(len, self.answers[q])) - 1
+            self.base += question + [0] * answer_length
+            self.slots.append((len(self.base) - answer_length - 1, answer_length + 1))
+            block += [q + 1] * (len(question) + answer_length)
+            position += range(start, start + len(question) + answer_length)
         self.position = torch.tensor(position)[None]
         b = torch.tensor(block)
         causal = torch.ones(len(b), len(b), dtype=torch.bool).tril()
@@ -185,7 +186,7 @@ class Packed:
 
 
 def hidden_states(model: Any, packed: Packed, ids: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-    """Hidden states (b, length, 128) of packed sequences over their images; `model.lm_head` reads words from them."""
+    """Hidden states (b, length, 128) of packed sequences with their images; `model.lm_head` maps them to tokens."""
     embeds = model.model.text_model.get_input_embeddings()(ids)
     features = model.model.get_image_features(pixels(images)[:, None], return_dict=True).pooler_output
     embeds = model.model.inputs_merger(ids, embeds, features)
@@ -200,7 +201,7 @@ def hidden_states(model: Any, packed: Packed, ids: torch.Tensor, images: torch.T
 
 @torch.no_grad()
 def answers(model: Any, packed: Packed, images: torch.Tensor) -> torch.Tensor:
-    """The likeliest answer to every question, its position among the choices (n, 12), read from first tokens."""
+    """The index of the likeliest choice for every question, (n, 12), by the first tokens of the choices."""
     model.eval()
     read = torch.empty(len(images), len(QUESTIONS), dtype=torch.long)
     blank = packed.batch(torch.full((200, len(QUESTIONS)), -100))[0]
@@ -214,7 +215,7 @@ def answers(model: Any, packed: Packed, images: torch.Tensor) -> torch.Tensor:
 
 
 def accuracy(model: Any, packed: Packed, images: torch.Tensor, truth: torch.Tensor) -> dict[str, float]:
-    """Share of right answers by question, of those that have one."""
+    """By question, the share of right answers among the images that have one."""
     asked = truth >= 0
     right = ((answers(model, packed, images) == truth) & asked).sum(0) / asked.sum(0)
     model.train()
@@ -222,7 +223,7 @@ def accuracy(model: Any, packed: Packed, images: torch.Tensor, truth: torch.Tens
 
 
 def warm_up(model: Any, images: torch.Tensor, truth: torch.Tensor, steps: int) -> None:
-    """Teach the vision tower alone to tell every answer, with a linear head that is thrown away."""
+    """Train the vision tower alone to tell all answers apart, with a linear head that is thrown away."""
     sizes = [len(c) for _, c in QUESTIONS.values()]
     head = nn.Linear(128 * IMAGE_TOKENS, sum(sizes))
     vision = [*model.model.vision_model.parameters(), *model.model.connector.parameters(), *head.parameters()]

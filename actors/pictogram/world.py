@@ -1,16 +1,17 @@
 """Worlds: joint distributions over pictograms that are known exactly, so that every measurement has a truth.
 
-In a world, an occupation's figures follow
+In a world, the figures of an occupation have the distribution
 
     p(x | occupation)  ~  exp( sum_a unary[occupation, a, x_a]  +  sum_{a<b} pairwise[a, b, x_a, x_b] )
 
-over the 6,912 states x of eight axes. A prompt that states attributes is heeded as real models heed it: axis by axis,
-with that axis' *compliance*, else that statement is ignored. So with H the set of heeded axes,
+over the 6,912 states x of eight axes. A world follows a prompt as real models do, that is, not always: each statement
+of an attribute is followed with the probability that is its axis' *compliance*, and ignored otherwise. So with H the
+set of axes whose statements are followed,
 
     p(x | occupation, stated) = sum_H prod_{a in H} c_a prod_{a not in H} (1 - c_a) p(x | occupation, x_H = stated_H)
 
-and marginals, w, the IS matrix and tau follow with no sampling. All parameters come from SHA-256 of their names, not
-from a random generator's stream, so that a world is the same under every version of every library.
+and marginals, w, the IS matrix and tau are computed from it without sampling. All parameters come from the SHA-256 of
+their names and not from a random generator, so a world is the same under every version of every library.
 
 Example::
 
@@ -53,7 +54,7 @@ def _normal(*names: object) -> float:
 
 @dataclass(frozen=True)
 class World:
-    """One pictogram "model": how biased (`bias`), how coupled (`coupling`), and how often a figure is missing."""
+    """One pictogram "model": how biased it is, how strongly its axes are coupled, and how often a figure is missing."""
 
     name: str
     bias: float = 1.8
@@ -62,7 +63,7 @@ class World:
 
     @cached_property
     def compliance(self) -> dict[str, float]:
-        """Probability, by axis, that a stated attribute is heeded: between 0.3 and 1, and low for many."""
+        """By axis, the probability that a stated attribute is drawn: between 0.3 and 1, and low for many axes."""
         return {axis: 0.3 + 0.7 * uniform(self.name, "compliance", axis) ** 1.5 for axis in _AXIS}
 
     @cached_property
@@ -94,17 +95,18 @@ class World:
     def conditional(self, subject: str, stated: Mapping[str, str]) -> Array:
         """p(x | subject, stated) with imperfect compliance; the shape of `joint`."""
         p = np.zeros(SHAPE)
-        for heeded in itertools.product((True, False), repeat=len(stated)):
+        for followed in itertools.product((True, False), repeat=len(stated)):
             weight = 1.0
-            for axis, yes in zip(stated, heeded, strict=True):
-                weight *= self.compliance[axis] if yes else 1 - self.compliance[axis]
+            for axis, is_followed in zip(stated, followed, strict=True):
+                weight *= self.compliance[axis] if is_followed else 1 - self.compliance[axis]
             p += weight * self._fixed(
-                subject, {a: v for (a, v), yes in zip(stated.items(), heeded, strict=True) if yes}
+                subject, {a: v for (a, v), is_followed in zip(stated.items(), followed, strict=True) if is_followed}
             )
         return p
 
-    def _fixed(self, subject: str, heeded: Mapping[str, str]) -> Array:
-        where = tuple(AXES[a].index(heeded[a]) if a in heeded else slice(None) for a in _AXIS)
+    def _fixed(self, subject: str, followed: Mapping[str, str]) -> Array:
+        """p(x | subject, x = `followed`); the shape of `joint`."""
+        where = tuple(AXES[a].index(followed[a]) if a in followed else slice(None) for a in _AXIS)
         p = np.zeros(SHAPE)
         p[where] = self.joint(subject)[where]
         p /= p.sum()
@@ -113,33 +115,33 @@ class World:
     @lru_cache(maxsize=4096)  # noqa: B019
     def _shares(self, text: str) -> dict[str, Array]:
         p = self.conditional(*read_prompt(text))
-        every = range(len(_AXIS))
-        return {axis: p.sum(axis=tuple(i for i in every if i != a)) for a, axis in enumerate(_AXIS)}
+        axes = range(len(_AXIS))
+        return {axis: p.sum(axis=tuple(i for i in axes if i != a)) for a, axis in enumerate(_AXIS)}
 
     def shares(self, text: str) -> Mapping[str, Array]:
-        """Exact shares of every axis' attributes, (k,), among the figures that this prompt draws."""
+        """By axis, the exact shares of its attributes, (k,), among the figures drawn for this prompt."""
         return self._shares(text)
 
     def sample(self, text: str, seed: int) -> dict[str, str] | None:
-        """The figure that this world draws for a prompt and seed; None for an image without one.
+        """The figure that this world draws for a prompt and a seed, axis -> attribute; None for no figure.
 
         Draws for different prompts are independent, so exact shares give the null distribution of any statistic.
         """
         if uniform(self.name, "absent", text, seed) < self.absent:
             return None
         subject, stated = read_prompt(text)
-        heeded = {a: v for a, v in stated.items() if uniform(self.name, "heed", a, text, seed) < self.compliance[a]}
-        cumulative = self._cumulative(subject, tuple(heeded.items()))
+        followed = {a: v for a, v in stated.items() if uniform(self.name, "heed", a, text, seed) < self.compliance[a]}
+        cumulative = self._cumulative(subject, tuple(followed.items()))
         state = int(np.searchsorted(cumulative, uniform(self.name, "state", text, seed) * cumulative[-1], side="right"))
         position = np.unravel_index(min(state, cumulative.size - 1), SHAPE)
         return {axis: AXES[axis][i] for axis, i in zip(_AXIS, position, strict=True)}
 
     @lru_cache(maxsize=512)  # noqa: B019
-    def _cumulative(self, subject: str, heeded: tuple[tuple[str, str], ...]) -> Array:
-        return np.cumsum(self._fixed(subject, dict(heeded)).ravel())
+    def _cumulative(self, subject: str, followed: tuple[tuple[str, str], ...]) -> Array:
+        return np.cumsum(self._fixed(subject, dict(followed)).ravel())
 
 
-#: The worlds that are shipped, each a "model" of its own.
+#: The worlds that come with Seesaw, each a "model" of its own.
 WORLDS: Mapping[str, World] = {
     world.name: world
     for world in (

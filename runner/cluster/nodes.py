@@ -13,7 +13,8 @@ from ray.exceptions import RayError
 
 from seesaw.results.errors import HeadLost, SeesawError
 from seesaw.results.secrets import first_line
-from seesaw.runner.cluster.connect import available, call_in_thread, labels, list_nodes, nodes, own_node_died
+from seesaw.runner.cluster.connect import available, call_in_thread, labels, list_nodes, nodes
+from seesaw.runner.cluster.local_ray import own_node_died
 from seesaw.runner.cluster.preflight import Ready, welcome
 from seesaw.runner.display.events import Events
 from seesaw.runner.display.waiting import Waiting
@@ -34,7 +35,7 @@ class Nodes:
 
     def __init__(self, experiment: Experiment, ready: Ready, events: Events, changed: Callable[[], None]) -> None:
         self._experiment, self._ready, self._events, self._changed = experiment, ready, events, changed
-        self.now: Sequence[Node] = nodes(ready.facts)
+        self.now: Sequence[Node] = nodes(ready.reports)
         self._labels: Mapping[str, str] = {}
         self._asking: asyncio.Task[Ready] | None = None  # newcomers
         self._newcomers: set[str] = set()  # who is being asked
@@ -55,7 +56,7 @@ class Nodes:
 
     def lacking(self, model: str) -> set[str]:
         """Nodes that cannot load a model."""
-        return {name for name, facts in self._ready.facts.items() if model in facts.lacks}
+        return {name for name, report in self._ready.reports.items() if model in report.lacks}
 
     async def look(self, in_use: Collection[str]) -> bool:
         """Ask Ray's head; False if it does not answer now. `in_use` are the nodes where replicas of this run are.
@@ -97,7 +98,7 @@ class Nodes:
         self._ask_newcomers({node.name for node in nodes(listing=listing)})
         now = time.monotonic()
         self._last_used |= dict.fromkeys(in_use, now)
-        usable = nodes(self._ready.facts, listing)
+        usable = nodes(self._ready.reports, listing)
         for node in usable:
             if now - self._last_used.get(node.name, -math.inf) > FREED_SECONDS and node.name in free:
                 self._free[node.name] = free[node.name]
@@ -108,7 +109,7 @@ class Nodes:
         if self._asking is not None and self._asking.done():
             asking, self._asking = self._asking, None
             self._welcome(asking)
-        newcomers = alive - self._ready.facts.keys() - self._ready.refused - self._useless
+        newcomers = alive - self._ready.reports.keys() - self._ready.refused - self._useless
         if self._asking is None and newcomers:
             self._newcomers = newcomers
             self._asking = asyncio.create_task(call_in_thread(welcome, self._experiment, self._ready))
@@ -120,7 +121,7 @@ class Nodes:
         except (SeesawError, RayError, RuntimeError, OSError) as error:  # the same nodes are asked again
             self._events.note(f"a node that has joined cannot be asked yet: {first_line(error)}")
             return
-        self._useless |= self._newcomers - self._ready.facts.keys() - self._ready.refused
+        self._useless |= self._newcomers - self._ready.reports.keys() - self._ready.refused
         for note in self._ready.notes:
             self._events.note(note)
 

@@ -46,7 +46,7 @@ class Ready:
     `notes` say what is no reason to stop. Which models cannot be loaded on a node is in its report.
     """
 
-    facts: Mapping[str, NodeReport] = field(default_factory=dict)
+    reports: Mapping[str, NodeReport] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
@@ -80,20 +80,20 @@ def preflight(experiment: Experiment, uncounted: Mapping[str, Sequence[str]] | N
     """
     if experiment.cluster.address == "local":
         return _on_this_machine(experiment)
-    facts, problems = _survey(experiment, nodes(), uncounted or {})
-    lacking = [*lines_by_problem(problems), *_apart(experiment, facts)]
-    short, notes = models_lack(experiment, nodes(facts), facts, cluster=True)
+    reports, problems = _survey(experiment, nodes(), uncounted or {})
+    lacking = [*lines_by_problem(problems), *_apart(experiment, reports)]
+    short, notes = models_lack(experiment, nodes(reports), reports, cluster=True)
     lacking += short
     if lacking:
         raise EnvironmentFault("\n  ".join(["this run cannot start on this cluster:", *lacking]))
-    return Ready(facts, notes=(*notes, *_lengths_there(facts, uncounted or {})))
+    return Ready(reports, notes=(*notes, *_lengths_there(reports, uncounted or {})))
 
 
-def _lengths_there(facts: Mapping[str, NodeReport], uncounted: Mapping[str, Sequence[str]]) -> list[str]:
+def _lengths_there(reports: Mapping[str, NodeReport], uncounted: Mapping[str, Sequence[str]]) -> list[str]:
     """Notes on the prompts that nodes have counted, one node for each model. ConfigError if one is too long."""
     notes = []
     for model, texts in uncounted.items():
-        counted = next((report.lengths[model] for report in facts.values() if model in report.lengths), None)
+        counted = next((report.lengths[model] for report in reports.values() if model in report.lengths), None)
         notes += length_notes(texts, {model: counted})
     return notes
 
@@ -106,27 +106,28 @@ def welcome(experiment: Experiment, ready: Ready) -> Ready:
     Raises:
         EnvironmentFault: the store cannot be written from here now. Never because a new node lacks something.
     """
-    new = [node for node in nodes() if node.name not in ready.facts and node.name not in ready.refused]
+    new = [node for node in nodes() if node.name not in ready.reports and node.name not in ready.refused]
     reports, problems = _survey(experiment, new, {})
-    label_of, facts, notes = labels(), dict(ready.facts), [f"not used: {line}" for line in lines_by_problem(problems)]
+    label_of, reports = labels(), dict(ready.reports)
+    notes = [f"not used: {line}" for line in lines_by_problem(problems)]
     refused = {node for node, _ in problems}
     for name, report in reports.items():
-        label, apart = label_of.get(name, name), _apart(experiment, {**facts, name: report})
+        label, apart = label_of.get(name, name), _apart(experiment, {**reports, name: report})
         if apart:
             refused.add(name)
             notes += [f"{label} has joined and is not used: {line}" for line in apart]
             continue
-        facts[name] = report
+        reports[name] = report
         notes += [f"{label} has joined", *(f"{label} is without {model}: {why}" for model, why in report.lacks.items())]
-    return Ready(facts, ready.refused | refused, tuple(notes))
+    return Ready(reports, ready.refused | refused, tuple(notes))
 
 
 def _on_this_machine(experiment: Experiment) -> Ready:
     checks = _engine_checks(experiment)
     with ThreadPoolExecutor() as pool:  # each may wait some seconds for what the hub says
         lacks = zip(checks, pool.map(engine_lacks, checks), strict=True)
-        facts = replace(probe_this_machine([]), lacks={model[0]: why for model, why in lacks if why})
-    here = {node.name: facts for node in nodes()}
+        report = replace(probe_this_machine([]), lacks={model[0]: why for model, why in lacks if why})
+    here = {node.name: report for node in nodes()}
     lacking, _ = models_lack(experiment, nodes(here), here, cluster=False)
     if lacking:
         raise EnvironmentFault("\n  ".join(["this run cannot start here:", *lacking]))
@@ -144,7 +145,7 @@ def _survey(
     useful = [node.name for node in nodes_now if any(places(demand, [node]) for demand in demands)]
     if not useful:
         return {}, []
-    own, facts, problems = versions(), {}, []
+    own, reports, problems = versions(), {}, []
     store, name = experiment.store, f".probe-{uuid.uuid4().hex}.tmp"
     marker = StoreMarker.at(store, name)
     with _marked(store, marker, useful):
@@ -158,8 +159,8 @@ def _survey(
             wrong = [*_differs(answer, own), *_unshared(answer, store, marker.reply_of(node))]
             problems += [(node, why) for why in wrong]
             if not wrong:
-                facts[node] = answer
-    return facts, problems
+                reports[node] = answer
+    return reports, problems
 
 
 @contextmanager
@@ -176,19 +177,19 @@ def _marked(store: str, marker: StoreMarker, nodes: Sequence[str]) -> Iterator[N
                 left.remove()
 
 
-def _differs(facts: NodeReport, own: Mapping[str, str]) -> list[str]:
+def _differs(report: NodeReport, own: Mapping[str, str]) -> list[str]:
     same = ("Seesaw", "Python", "ray")
     return [
-        f"{name} is {facts.versions.get(name)} there, and {own[name]} here; install the same on every node"
+        f"{name} is {report.versions.get(name)} there, and {own[name]} here; install the same on every node"
         for name in same
-        if facts.versions.get(name) != own[name]
+        if report.versions.get(name) != own[name]
     ]
 
 
-def _unshared(facts: NodeReport, store: str, reply: StoreMarker) -> list[str]:
-    if facts.store and facts.store != UNSEEN:
-        return [facts.store]
-    if facts.store or not reply.seen():
+def _unshared(report: NodeReport, store: str, reply: StoreMarker) -> list[str]:
+    if report.store and report.store != UNSEEN:
+        return [report.store]
+    if report.store or not reply.seen():
         return [
             f"store '{store}' is a directory of the driver's machine alone, and not seen there; give a shared "
             "filesystem or an object store (store=s3://bucket/prefix)"
@@ -196,15 +197,15 @@ def _unshared(facts: NodeReport, store: str, reply: StoreMarker) -> list[str]:
     return []
 
 
-def _apart(experiment: Experiment, facts: Mapping[str, NodeReport]) -> list[str]:
+def _apart(experiment: Experiment, reports: Mapping[str, NodeReport]) -> list[str]:
     """A line for each library that is not the same on all nodes that may hold a model: its numbers would differ."""
-    usable, label_of, lines = nodes(facts), labels(), []
+    usable, label_of, lines = nodes(reports), labels(), []
     for spec in specs_of(experiment):
         there = [node.name for node in usable if places(resources_of(spec), [node])]
         for library in LIBRARIES:
             nodes_by_version: dict[str, list[str]] = {}
             for node in there:
-                if version := facts[node].versions.get(library):
+                if version := reports[node].versions.get(library):
                     nodes_by_version.setdefault(version, []).append(label_of.get(node, node))
             if len(nodes_by_version) > 1:
                 each = ", ".join(f"{version} on {named(names)}" for version, names in sorted(nodes_by_version.items()))

@@ -54,7 +54,7 @@ def check_resources(experiment: Experiment) -> None:
 
 
 def models_lack(
-    experiment: Experiment, have: Sequence[Node], facts: Mapping[str, NodeReport], cluster: bool
+    experiment: Experiment, have: Sequence[Node], reports: Mapping[str, NodeReport], cluster: bool
 ) -> tuple[list[str], list[str]]:
     """What keeps a model or the VLM from being served at all, and notes about nodes that cannot serve it."""
     lacking, notes = [], []
@@ -63,11 +63,11 @@ def models_lack(
         there = [node for node in have if places(resources_of(spec), [node])]
         fit = [node for node in there if places(demand, [node])]
         wrong = [
-            (node.name, f"{spec.name}: {facts[node.name].lacks[spec.name]}")
+            (node.name, f"{spec.name}: {reports[node.name].lacks[spec.name]}")
             for node in fit
-            if spec.name in facts[node.name].lacks
+            if spec.name in reports[node.name].lacks
         ]
-        able = [node for node in fit if spec.name not in facts[node.name].lacks]
+        able = [node for node in fit if spec.name not in reports[node.name].lacks]
         fitting = places(demand, able)
         if not there:
             lacking.append(f"{spec.name}: no node that can be used has room for it")

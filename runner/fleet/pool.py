@@ -24,7 +24,7 @@ from seesaw.results.errors import (
     SeesawError,
     StoreUnavailable,
 )
-from seesaw.runner.cluster.connect import own_node_died
+from seesaw.runner.cluster.local_ray import own_node_died
 from seesaw.runner.config import ClusterConfig
 from seesaw.runner.display.event_types import ReplicaReady
 from seesaw.runner.display.events import Events

@@ -280,8 +280,10 @@ def test_a_model_that_does_not_fit_into_memory_is_found_before_work(model, vlm, 
     from seesaw.runner.experiment import load_experiment
     from seesaw.runner.scheduling.resources import Node
 
-    def nodes(facts=None):  # what Ray would say of this machine
-        return [Node("here", 2, facts["here"].gpu_gb, memory_gb=facts["here"].memory_gb) if facts else Node("here", 2)]
+    def nodes(reports=None):  # what Ray would say of this machine
+        return [
+            Node("here", 2, reports["here"].gpu_gb, memory_gb=reports["here"].memory_gb) if reports else Node("here", 2)
+        ]
 
     monkeypatch.setattr(preflight, "nodes", nodes)
     smi = tmp_path / "nvidia-smi"  # a machine with one GPU of 16 GiB and one of 24
@@ -294,7 +296,7 @@ def test_a_model_that_does_not_fit_into_memory_is_found_before_work(model, vlm, 
     (tmp_path / "config.yaml").write_text(with_keys(text + "cluster: {replicas: {tti: 2}}"))
     experiment = load_experiment("config.yaml")
     if not message:
-        assert preflight.preflight(experiment).facts["here"].lacks == {}
+        assert preflight.preflight(experiment).reports["here"].lacks == {}
         return
     with pytest.raises(EnvironmentFault) as fault:
         preflight.preflight(experiment)

@@ -29,7 +29,8 @@ run: run
 CLUSTER = """
 import json, sys, time
 from ray.cluster_utils import Cluster
-head = dict(num_cpus=0, num_gpus=0, include_dashboard=False, object_store_memory=80_000_000)
+few = dict(object_store_memory=80_000_000, no_monitor=True, include_log_monitor=False)
+head = dict(num_cpus=0, num_gpus=0, include_dashboard=False, **few)
 cluster = Cluster(initialize_head=True, connect=False, head_node_args=head)
 nodes = []
 print(cluster.address, flush=True)
@@ -40,7 +41,7 @@ for line in sys.stdin:
         while any(n["NodeID"] == gone.node_id and n["Alive"] for n in cluster.global_state.node_table()):
             time.sleep(0.1)
     else:
-        nodes.append(cluster.add_node(num_cpus=2, object_store_memory=80_000_000, **json.loads(line)))
+        nodes.append(cluster.add_node(num_cpus=2, **few, **json.loads(line)))
     print(nodes[-1].node_id if nodes else "", flush=True)
 cluster.shutdown()
 """
@@ -58,8 +59,8 @@ said = {"notes": [], "nodes": {}, "fault": ""}
 def tell(ready):
     said["notes"] += ready.notes
     said["refused"] = [*ready.refused]
-    said["nodes"] = {n.name: [n.gpus, n.cpus] for n in nodes(ready.facts)}
-    said["lacks"] = {name: [*facts.lacks] for name, facts in ready.facts.items()}
+    said["nodes"] = {n.name: [n.gpus, n.cpus] for n in nodes(ready.reports)}
+    said["lacks"] = {name: [*report.lacks] for name, report in ready.reports.items()}
 try:
     experiment = load_experiment("config.yaml", sys.argv[1:])
     with connected(experiment):
@@ -387,13 +388,16 @@ with connected(load_experiment("config.yaml", ["cluster.cpus=2"])):
         for listens in process.net_connections("inet"):
             if listens.status == psutil.CONN_LISTEN:
                 print(process.name(), listens.laddr.ip)
+    print(sorted(process.cmdline()[0].rsplit("/")[-1] for process in mine[1:]))
 """
 
 
-def test_a_ray_of_our_own_listens_on_loopback_alone_and_has_no_dashboard(place):
+def test_a_ray_of_our_own_listens_on_loopback_alone_and_starts_no_process_that_a_run_does_not_need(place):
     told = subprocess.run([sys.executable, "-c", LOCAL], cwd=place, capture_output=True, text=True, timeout=120)
     assert told.returncode == 0, told.stderr
-    listening = [line.rsplit(" ", 1) for line in told.stdout.splitlines()]
+    *listening, processes = told.stdout.splitlines()
+    listening = [line.rsplit(" ", 1) for line in listening]
     assert {"gcs_server", "raylet"} <= {name for name, _ in listening}
     assert {address.removeprefix("::ffff:") for _, address in listening} == {"127.0.0.1"}
-    assert not [name for name, _ in listening if "dashboard" in name.lower()]
+    # no dashboard, autoscaler or log monitor, and one worker for one actor, though there are two CPUs
+    assert processes == "['gcs_server', 'ray::Actor', 'ray::DashboardAgent', 'ray::RuntimeEnvAgent', 'raylet']"
