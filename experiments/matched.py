@@ -7,7 +7,7 @@ the noisier side. Then equal distributions have equal distances in the mean, wha
 
 The initial prompt may have more images than the counterfactuals. Those that share their seeds with counterfactuals
 share errors with them too, which the difference cancels; the others make the initial shares more certain. The two are
-weighed so that the difference has the least variance (a control variate).
+weighed so that the difference has the least variance (a control variate), by one weight for a whole matrix.
 """
 
 from __future__ import annotations
@@ -50,13 +50,20 @@ def matched_sensitivity(
     shape = len(interventions), len(initial.by_axis)
     value, pull = np.full(shape, np.nan), np.zeros(shape)
     sharing = seeds_shared(initial, interventions)
+    first = {axis: _Side.of(initial, axis) for axis in initial.by_axis}
+    after = {axis: [_Side.of(counts, axis) for counts in interventions.values()] for axis in initial.by_axis}
+    pairs = {
+        axis: [
+            _pair(first[axis], None if sharing[name] is None else _Side.of(sharing[name], axis), side)
+            for name, side in zip(interventions, after[axis], strict=True)
+        ]
+        for axis in initial.by_axis
+    }
+    common = _pull([pair for of_axis in pairs.values() for pair in of_axis if pair is not None])
     for j, axis in enumerate(initial.by_axis):
-        first = _Side.of(initial, axis)
-        shared = {name: None if counts is None else _Side.of(counts, axis) for name, counts in sharing.items()}
-        after = [_Side.of(counts, axis) for counts in interventions.values()]
-        pulled = [_pulled(first, shared[name], side) for name, side in zip(interventions, after, strict=True)]
-        pull[:, j] = [how_far for _, how_far in pulled]
-        value[:, j] = _differences([before for before, _ in pulled], after, axis, settings)
+        pull[:, j] = [common if pair is not None else 0.0 for pair in pairs[axis]]
+        before = [first[axis] if pair is None else pair.pulled(common) for pair in pairs[axis]]
+        value[:, j] = _differences(before, after[axis], axis, settings)
     return Matched(value, pull)
 
 
@@ -99,18 +106,42 @@ class _Side:
         return cls(p, (share * root).reshape(-1, len(p)), np.empty(0, np.int64))
 
 
-def _pulled(first: _Side, shared: _Side | None, after: _Side) -> tuple[_Side, float]:
-    """The initial side with the least variance of its difference from `after`, and how far it is pulled to `shared`."""
+@dataclass(frozen=True, eq=False)
+class _Pair:
+    """An initial side, and how it moves if the images that share their seeds with an intervention count for more.
+
+    `apart` (s, k) is what moving by 1 adds to its errors, and `square` the sum of its squares; `along` is the sum of
+    the products of `apart` and the errors of the difference, turned so that moving by `along / square` has the least.
+    """
+
+    first: _Side
+    shared: Floats
+    apart: Floats
+    along: float
+    square: float
+
+    def pulled(self, pull: float) -> _Side:
+        """The initial side, moved by `pull`."""
+        p = self.first.p + pull * (self.shared - self.first.p)
+        return _Side(p, self.first.errors + pull * self.apart, self.first.number)
+
+
+def _pair(first: _Side, shared: _Side | None, after: _Side) -> _Pair | None:
+    """The initial side and those of its images that share their seeds with `after`; None if it cannot move."""
     if shared is None or np.isnan(shared.p).any():
-        return first, 0.0
+        return None
     apart = -first.errors
     apart[np.searchsorted(first.number, shared.number)] += shared.errors
     against = -first.errors
     both = np.isin(after.number, first.number, assume_unique=True)
     against[np.searchsorted(first.number, after.number[both])] += after.errors[both]
-    square = (apart * apart).sum()
-    pull = float(np.clip((apart * against).sum() / square, 0, 1)) if square > 0 else 0.0
-    return _Side(first.p + pull * (shared.p - first.p), first.errors + pull * apart, first.number), pull
+    return _Pair(first, shared.p, apart, float((apart * against).sum()), float((apart * apart).sum()))
+
+
+def _pull(pairs: Sequence[_Pair]) -> float:
+    """How far all initial sides of a matrix are pulled. One number for all: of each alone it would mostly be chance."""
+    square = sum(pair.square for pair in pairs)
+    return float(np.clip(sum(pair.along for pair in pairs) / square, 0, 1)) if square > 0 else 0.0
 
 
 def _differences(before: Sequence[_Side], after: Sequence[_Side], axis: str, settings: AnalysisSettings) -> Floats:
