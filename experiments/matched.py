@@ -54,8 +54,8 @@ def matched_sensitivity(
     after = {axis: [_Side.of(counts, axis) for counts in interventions.values()] for axis in initial.by_axis}
     pairs = {
         axis: [
-            _pair(first[axis], None if sharing[name] is None else _Side.of(sharing[name], axis), side)
-            for name, side in zip(interventions, after[axis], strict=True)
+            None if counts is None else _pair(first[axis], _Side.of(counts, axis), side)
+            for counts, side in zip(sharing.values(), after[axis], strict=True)
         ]
         for axis in initial.by_axis
     }
@@ -126,9 +126,9 @@ class _Pair:
         return _Side(p, self.first.errors + pull * self.apart, self.first.number)
 
 
-def _pair(first: _Side, shared: _Side | None, after: _Side) -> _Pair | None:
+def _pair(first: _Side, shared: _Side, after: _Side) -> _Pair | None:
     """The initial side and those of its images that share their seeds with `after`; None if it cannot move."""
-    if shared is None or np.isnan(shared.p).any():
+    if np.isnan(shared.p).any():
         return None
     apart = -first.errors
     apart[np.searchsorted(first.number, shared.number)] += shared.errors
