@@ -23,7 +23,7 @@ from seesaw.experiments.normal import mean_distance
 from seesaw.experiments.sensitivity import Metric, normaliser, shares
 from seesaw.experiments.settings import AnalysisSettings
 
-__all__ = ["Matched", "matched_sensitivity", "seeds_shared"]
+__all__ = ["Matched", "Side", "differences", "matched_sensitivity", "seeds_shared"]
 
 Floats = NDArray[np.float64]
 
@@ -50,11 +50,11 @@ def matched_sensitivity(
     shape = len(interventions), len(initial.by_axis)
     value, pull = np.full(shape, np.nan), np.zeros(shape)
     sharing = seeds_shared(initial, interventions)
-    first = {axis: _Side.of(initial, axis) for axis in initial.by_axis}
-    after = {axis: [_Side.of(counts, axis) for counts in interventions.values()] for axis in initial.by_axis}
+    first = {axis: Side.of(initial, axis) for axis in initial.by_axis}
+    after = {axis: [Side.of(counts, axis) for counts in interventions.values()] for axis in initial.by_axis}
     pairs = {
         axis: [
-            None if counts is None else _pair(first[axis], _Side.of(counts, axis), side)
+            None if counts is None else _pair(first[axis], Side.of(counts, axis), side)
             for counts, side in zip(sharing.values(), after[axis], strict=True)
         ]
         for axis in initial.by_axis
@@ -63,7 +63,7 @@ def matched_sensitivity(
     for j, axis in enumerate(initial.by_axis):
         pull[:, j] = [common if pair is not None else 0.0 for pair in pairs[axis]]
         before = [first[axis] if pair is None else pair.pulled(common) for pair in pairs[axis]]
-        value[:, j] = _differences(before, after[axis], axis, settings)
+        value[:, j] = differences(before, after[axis], axis, settings)
     return Matched(value, pull)
 
 
@@ -81,7 +81,7 @@ def seeds_shared(initial: PromptCounts, interventions: Mapping[str, PromptCounts
 
 
 @dataclass(frozen=True, eq=False)
-class _Side:
+class Side:
     """The mixture of the prompts on one side of a difference, about one axis.
 
     `p` (k,) are its shares. `errors` (s, k) is what each image number adds to their sampling error, and `number` (s,)
@@ -94,7 +94,7 @@ class _Side:
     number: NDArray[np.int64]
 
     @classmethod
-    def of(cls, counts: PromptCounts, axis: str) -> _Side:
+    def of(cls, counts: PromptCounts, axis: str) -> Side:
         p = counts.shares(axis)
         if counts.exact:
             return cls(p, np.zeros((1, len(p))), np.empty(0, np.int64))
@@ -114,19 +114,19 @@ class _Pair:
     the products of `apart` and the errors of the difference, turned so that moving by `along / square` has the least.
     """
 
-    first: _Side
+    first: Side
     shared: Floats
     apart: Floats
     along: float
     square: float
 
-    def pulled(self, pull: float) -> _Side:
+    def pulled(self, pull: float) -> Side:
         """The initial side, moved by `pull`."""
         p = self.first.p + pull * (self.shared - self.first.p)
-        return _Side(p, self.first.errors + pull * self.apart, self.first.number)
+        return Side(p, self.first.errors + pull * self.apart, self.first.number)
 
 
-def _pair(first: _Side, shared: _Side, after: _Side) -> _Pair | None:
+def _pair(first: Side, shared: Side, after: Side) -> _Pair | None:
     """The initial side and those of its images that share their seeds with `after`; None if it cannot move."""
     if np.isnan(shared.p).any():
         return None
@@ -144,7 +144,7 @@ def _pull(pairs: Sequence[_Pair]) -> float:
     return float(np.clip(sum(pair.along for pair in pairs) / square, 0, 1)) if square > 0 else 0.0
 
 
-def _differences(before: Sequence[_Side], after: Sequence[_Side], axis: str, settings: AnalysisSettings) -> Floats:
+def differences(before: Sequence[Side], after: Sequence[Side], axis: str, settings: AnalysisSettings) -> Floats:
     """w-bar before minus w-bar after, (r,), each of its deviations with the variance of the noisier side."""
     if not after:
         return np.empty(0)
@@ -158,7 +158,7 @@ def _differences(before: Sequence[_Side], after: Sequence[_Side], axis: str, set
     return np.asarray(part / normaliser(k, metric) * (mean_distance(d0, v - v0) - mean_distance(d1, v - v1)).sum(-1))
 
 
-def _deviations(side: _Side, target: Floats, metric: Metric) -> tuple[Floats, Floats]:
+def _deviations(side: Side, target: Floats, metric: Metric) -> tuple[Floats, Floats]:
     """The deviations from `target` whose absolute values make up w-bar in `metric`, and their variances.
 
     `nominal`: of every share, (k,). `ordinal`: of every cumulative share but the last, (k - 1,). `values`: of the

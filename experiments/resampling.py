@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 
 from seesaw.experiments.counts import PromptCounts
 
-__all__ = ["DRAWS", "drawn_shares", "numbers_of", "prior_mass"]
+__all__ = ["DRAWS", "drawn_by_prompt", "drawn_shares", "numbers_of", "prior_mass"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -49,6 +49,27 @@ def drawn_shares(counts: PromptCounts, masses: Mapping[str, float], number: Ints
     independent.
     """
     mixed = {axis: np.zeros((counts.by_axis[axis].shape[-1], DRAWS)) for axis in masses}
+    for axis, prompt, weights in _drawn(counts, masses, number, side):
+        weights *= counts.weights[prompt] / weights.sum(0)
+        mixed[axis] += weights
+    return mixed
+
+
+def drawn_by_prompt(
+    counts: PromptCounts, masses: Mapping[str, float], number: Ints, side: int = 0
+) -> dict[str, Floats]:
+    """As `drawn_shares`, but of every prompt by itself: (m, k, DRAWS) by axis."""
+    m = len(counts.weights)
+    shares = {axis: np.empty((m, counts.by_axis[axis].shape[-1], DRAWS)) for axis in masses}
+    for axis, prompt, weights in _drawn(counts, masses, number, side):
+        shares[axis][prompt] = weights / weights.sum(0)
+    return shares
+
+
+def _drawn(
+    counts: PromptCounts, masses: Mapping[str, float], number: Ints, side: int
+) -> Iterator[tuple[str, int, Floats]]:
+    """Axis, number of the prompt, and the weights of its attributes, (k, DRAWS), prompt by prompt."""
     for start in range(0, len(counts.weights) if masses else 0, _TOGETHER):
         prompts = slice(start, start + _TOGETHER)
         drawn = _weighted(counts, list(masses), number, prompts)
@@ -60,9 +81,7 @@ def drawn_shares(counts: PromptCounts, masses: Mapping[str, float], number: Ints
                     weights = np.random.default_rng(key).standard_gamma((row + prior)[:, None], (len(row), DRAWS))
                 else:
                     weights = drawn[axis][i] + _prior(key, len(row), prior)
-                weights *= counts.weights[start + i] / weights.sum(0)
-                mixed[axis] += weights
-    return mixed
+                yield axis, start + i, weights
 
 
 def _weighted(counts: PromptCounts, axes: Sequence[str], number: Ints, prompts: slice) -> dict[str, Floats] | None:

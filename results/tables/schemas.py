@@ -7,13 +7,19 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 __all__ = [
+    "ACCURACY",
     "ANSWERS",
     "BIAS",
+    "CONFUSION",
+    "CORRECTED",
+    "CORRECTED_BIAS",
     "DISTRIBUTIONS",
     "EFFECTS",
     "FAILURES",
     "FLIPS",
+    "LABELS",
     "MATRICES",
+    "MISREADING",
     "MITIGATION_MATRICES",
     "NEGATIVES",
     "TARGETS",
@@ -83,6 +89,20 @@ FLIPS = pa.schema(
         ("flipped", pa.bool_()),
     ]
 )
+
+#: labels.parquet: what people say that images show. `imported` numbers the imports; the last of a labeller counts.
+LABELS = pa.schema([*_texts("image_key", "axis", "label", "labeller"), *_counts("imported"), *_CELL, *_counts("image")])
+#: tables/corrected*.parquet, figures corrected for what the VLM misreads; tables/misreading.parquet, a row an axis.
+CORRECTED = pa.schema([*_ENTRY, *_numbers("is", "is_matched", "se", "low", "high"), *_texts("method")])
+CORRECTED_BIAS = pa.schema(
+    [*_texts("model", "subject", "axis"), *_numbers("w", "se", "low", "high"), *_texts("method")]
+)
+MISREADING = pa.schema([*_texts("axis"), *_counts("labelled"), *_numbers("accuracy", "p"), *_texts("method")])
+#: tables/accuracy.parquet, a row a group of labelled images; tables/confusion.parquet, a row an entry of a matrix.
+ACCURACY = pa.schema(
+    [*_texts("vlm", "axis", "group_axis", "group"), *_counts("labelled", "right"), *_numbers("accuracy", "low", "high")]
+)
+CONFUSION = pa.schema([*_texts("vlm", "axis", "truth", "read"), *_counts("count"), *_numbers("share")])
 
 #: mitigation_matrices.parquet, a row an entry of the matrix that a step saw; `step` counts the mitigations before it.
 #: A candidate whose images show nobody has no rows. Neither has a strategy that looks at no counterfactuals.

@@ -15,6 +15,7 @@ from seesaw.results.tables.schemas import ANSWERS, WITHHELD
 from seesaw.results.tables.write import table_of, write_both, write_rows
 from seesaw.runner.display.events import Events
 from seesaw.runner.experiment import Experiment
+from seesaw.runner.jobs.misreading import write_corrections
 from seesaw.runner.jobs.truth import write_truth
 from seesaw.runner.plan import Plan, all_answered
 
@@ -68,6 +69,7 @@ class SweepJob:
         analysis = Analysis(tally, experiment.settings, rows)
         analysis.write(path)
         warnings = analysis.summary.warnings()
+        warnings += write_corrections(path, tally, experiment.settings)
         write_truth(experiment)
         if ambiguous:
             warnings.append(
