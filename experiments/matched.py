@@ -128,7 +128,7 @@ class _Pair:
 
 def _pair(first: Side, shared: Side, after: Side) -> _Pair | None:
     """The initial side and those of its images that share their seeds with `after`; None if it cannot move."""
-    if np.isnan(shared.p).any():
+    if np.isnan([shared.p, after.p]).any():
         return None
     apart = -first.errors
     apart[np.searchsorted(first.number, shared.number)] += shared.errors

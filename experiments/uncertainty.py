@@ -83,16 +83,17 @@ def uncertainty_of(draws: Floats, value: Floats) -> Uncertainty:
     """The uncertainty of `value` (...), from draws (..., DRAWS) of estimates that may lean.
 
     An interval is the hull of two: the quantiles of the draws, and of the draws moved so that their mean is `value`.
+    `p` is from the normal distribution of `value` in standard errors, or, where the interval reaches farther towards 0
+    than 1.96 of them, in what it reaches by. So p is below 0.05 only where the interval leaves out 0.
     """
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=-1)
     shift, se = value - draws.mean(-1), draws.std(-1)
-    z = np.divide(value, se, out=np.where(value == 0, 0.0, np.inf + 0 * value), where=se > 0)
-    return Uncertainty(
-        se=se,
-        low=np.minimum(np.minimum(low, low + shift), value),
-        high=np.maximum(np.maximum(high, high + shift), value),
-        p=np.where(np.isnan(value), np.nan, two_sided(z)),
-    )
+    low = np.minimum(np.minimum(low, low + shift), value)
+    high = np.maximum(np.maximum(high, high + shift), value)
+    to_zero = np.where(value > 0, value - low, high - value) / Z
+    spread = np.maximum(se, to_zero)
+    z = np.divide(value, spread, out=np.where(value == 0, 0.0, np.inf + 0 * value), where=spread > 0)
+    return Uncertainty(se, low, high, np.where(np.isnan(value), np.nan, two_sided(z)))
 
 
 def bias_uncertainty(counts: PromptCounts, settings: AnalysisSettings) -> Uncertainty:

@@ -37,7 +37,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         worlds=("alder", "birch"),
         subjects=("nurse", HOSTILE),
         empty=lambda prompt: prompt.subject == "nurse" and prompt.source_value == "male",
-        images=24,
+        images={"initial": 96, "counterfactual": 24},
         failed=lambda prompt: prompt.subject == HOSTILE and prompt.source_value == "female",
     )
 
