@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from seesaw.results.errors import SeesawError, nearest
 from seesaw.results.secrets import first_line, without_secrets
 from seesaw.runner.display.streams import say
+from seesaw.runner.stores.commands import store_commands
+from seesaw.runner.verbs import Verbs
+from seesaw.runner.verbs import answerable as _answerable
+from seesaw.runner.verbs import as_json as _json
 
 if TYPE_CHECKING:
     from seesaw.runner.jobs.job import Job
@@ -78,47 +78,11 @@ def _replace_closed_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
-class _Verbs(click.Group):
-    """A group of commands that answers an unknown one with the nearest known one."""
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise click.UsageError(f"no command '{args[0]}'{nearest(args[0], self.list_commands(ctx))}")
-        return super().resolve_command(ctx, args)
-
-
-def _answerable(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Turn a deliberate error into one message and its exit code; anything else is a bug, which `command` reports."""
-
-    @wraps(command)
-    def wrapped(*args: Any, **kwargs: Any) -> None:
-        try:
-            code = command(*args, **kwargs)
-        except SeesawError as error:
-            say(without_secrets(f"seesaw: {error}"), sys.stderr, lines=True)
-            code = error.exit_code
-        except BrokenPipeError:  # the reader of our output has gone, as `| head` does
-            sys.stderr.close()
-            code = 0
-        except OSError as error:  # a path that cannot be one, or a place that cannot be read or written
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-            hint = "; make room for the run directory, and the same command goes on" if full else ""
-            say(without_secrets(f"seesaw: {error}{hint}"), sys.stderr, lines=True)
-            code = 4 if full else 2
-        except KeyboardInterrupt:
-            say("seesaw: interrupted; the same command goes on where this one was", sys.stderr)
-            code = 3
-        sys.exit(code or 0)
-
-    return wrapped
-
-
 _config = click.argument("config")
 _overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-_json = click.option("--json", "as_json", is_flag=True, help="Print machine-readable events, one JSON object a line.")
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="seesaw", prog_name="seesaw")
 def main() -> None:
     """Audit text-to-image models for biases that interact, at the scale of a cluster.
@@ -300,7 +264,7 @@ def report(run: str, store: str | None) -> None:
     say(str(path))
 
 
-@main.group(cls=_Verbs)
+@main.group(cls=Verbs)
 def labels() -> None:
     """What people say that images show: which to label, and figures corrected by the labels."""
 
@@ -419,3 +383,22 @@ def list_runs(folder: str, as_json: bool) -> None:
     from seesaw.runner.display.runs import show_runs
 
     show_runs(Path(folder), as_json)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@_answerable
+def completion(shell: str) -> None:
+    """Print the completion of commands and options for SHELL.
+
+    For bash: eval "$(seesaw completion bash)" in ~/.bashrc; for zsh the same in ~/.zshrc; for fish: seesaw completion
+    fish > ~/.config/fish/completions/seesaw.fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    say(kind(main, {}, "seesaw", "_SEESAW_COMPLETE").source(), lines=True)
+
+
+main.add_command(store_commands)

@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from seesaw.experiments.sweep import withheld_images
 from seesaw.results.errors import Interrupted, RunDirectoryError
+from seesaw.results.store.lock import at_work
 from seesaw.results.store.store import Store
 from seesaw.runner.display.events import Counts, Events, Show
 from seesaw.runner.display.metrics import exported
 from seesaw.runner.display.progress import FIGURES, recorded
 from seesaw.runner.display.streams import diverted
 from seesaw.runner.jobs.job import Job
-from seesaw.runner.plan import make_plan
+from seesaw.runner.plan import Plan, make_plan
 from seesaw.runner.prompts import prompt_notes
 from seesaw.runner.rundir import RunDirectory
 from seesaw.runner.signals import STOPPED, StopRequests
@@ -74,19 +76,28 @@ def _run(job: Job, show: Show, stops: StopRequests) -> int:
             where = f"; report: {report}" if job.shown and report.is_file() else ""
             events.end(f"nothing to do: {experiment.run} is complete{where}", state="done")
             return 0
-        return _work(job, store, directory, events, stops)
+        plan = make_plan(experiment, store)
+        writable = check_writable(store, plan)
+        with at_work(store) if writable or store.local else nullcontext():
+            return _work(job, store, directory, events, stops, plan, writable)
 
 
-def _work(job: Job, store: Store, directory: RunDirectory, events: Events, stops: StopRequests) -> int:
+def _work(
+    job: Job,
+    store: Store,
+    directory: RunDirectory,
+    events: Events,
+    stops: StopRequests,
+    plan: Plan,
+    writable: bool,
+) -> int:
     """Run a job of which something is left. Ray and all that needs it is imported here, since nothing else does."""
     from seesaw.runner.cluster.connect import connected
     from seesaw.runner.cluster.preflight import check_disk, preflight
     from seesaw.runner.cluster.requirements import check_resources
 
     experiment = job.experiment
-    plan = make_plan(experiment, store)
     notes, uncounted = prompt_notes(job.served, job.stated)
-    writable = check_writable(store, plan)
     check_disk(plan, experiment.store)
     began = datetime.now(UTC).isoformat()
     events.start(f"{experiment.name}: {job.describe(plan)}")

@@ -18,10 +18,11 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
+from seesaw.results.errors import InputError
 from seesaw.results.store.parquet import regular_file
-from seesaw.results.store.store import Store
+from seesaw.results.store.store import MARK, Store
 
-__all__ = ["find_runs", "places_of", "same_place", "store_of"]
+__all__ = ["every_run", "find_runs", "places_of", "same_place", "store_of"]
 
 _LARGEST_CONFIG = 1 << 26  #: bytes
 
@@ -35,6 +36,28 @@ def find_runs(folder: Path, deep: int) -> Iterator[Path]:
             for inside in sorted(folder.iterdir()):
                 if inside.is_dir() and not inside.is_symlink() and not inside.name.startswith("."):
                     yield from find_runs(inside, deep - 1)
+
+
+def every_run(folder: Path) -> Iterator[Path]:
+    """Every run directory in `folder`, however deep, links followed, but none inside of a store.
+
+    Raises InputError for a folder that is none, or that this user may not read: what it holds is not known.
+    """
+    if not folder.is_dir():
+        raise InputError(f"'{folder}' is no folder; say where the runs are with --runs DIR")
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"'{error.filename}' cannot be read ({error.strerror}), so what runs it holds is not known")
+
+    seen: set[str] = set()
+    for place, inside, files in os.walk(folder, onerror=refuse, followlinks=True):
+        if os.path.realpath(place) in seen or MARK in files:
+            inside.clear()
+            continue
+        seen.add(os.path.realpath(place))
+        inside.sort()
+        if "run.json" in files:
+            yield Path(place)
 
 
 def places_of(config: Path) -> Mapping[str, str]:

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["LARGEST_TABLE", "plain_batches", "plain_metadata", "plain_table", "regular_file"]
+__all__ = ["LARGEST_TABLE", "end_of_file", "plain_batches", "plain_metadata", "plain_table", "regular_file"]
 
 LARGEST_TABLE = 8 << 30  #: bytes of the columns that are read whole, uncompressed: the answers of a billion questions
 _ROWS = 1 << 16  #: read at a time
@@ -55,6 +55,16 @@ def regular_file(path: str | Path, largest: int) -> bytes:
         while filled < size and (count := file.readinto(memoryview(content)[filled:])):
             filled += count
     return bytes(content[:filled])
+
+
+def end_of_file(path: str | Path, count: int) -> bytes:
+    """The last `count` bytes of a local file, or all if it has fewer. Raises as `regular_file` does."""
+    handle = _open_regular(path)
+    try:
+        size = os.fstat(handle).st_size
+        return os.pread(handle, min(count, size), max(0, size - count))
+    finally:
+        os.close(handle)
 
 
 def _open_regular(path: str | Path) -> int:
@@ -119,9 +129,9 @@ def plain_batches(path: Path, columns: Sequence[str], words: Sequence[str]) -> I
         yield from table.iter_batches(_ROWS, columns=_present(table, columns))
 
 
-def plain_metadata(path: Path) -> Any:
-    """`pq.FileMetaData` of a Parquet file. Raises as `plain_table` does."""
-    with _opened(path) as file:
+def plain_metadata(source: Path | bytes) -> Any:
+    """`pq.FileMetaData` of a Parquet file, or of its last bytes. Raises as `plain_table` does."""
+    with _opened(source) as file:
         return pq.read_metadata(file)
 
 

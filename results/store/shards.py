@@ -19,16 +19,19 @@ import pyarrow.parquet as pq
 from seesaw.results.errors import StoreError
 from seesaw.results.secrets import first_line
 from seesaw.results.store.identity import batch_key, image_key
-from seesaw.results.store.parquet import plain_table
+from seesaw.results.store.parquet import plain_metadata, plain_table
 
 __all__ = [
     "ANSWER_SHARD",
+    "ENDING",
     "IMAGE_SHARD",
     "LARGEST_SHARD",
     "check_name",
     "check_vlm",
     "deserialise",
+    "digest_in",
     "readable_name",
+    "rows_in",
     "serialise",
 ]
 
@@ -67,6 +70,7 @@ _HUGGING_FACE = {"huggingface": json.dumps({"info": {"features": {n: _FEATURES[n
 _DIGEST = "seesaw.sha256"
 _ANSWERS = "seesaw.answers"
 _ZEROS = b"0" * 64
+ENDING = 1 << 16  #: bytes at the end of a shard that hold its footer
 
 
 def serialise(table: pa.Table, name: str = "") -> bytes:
@@ -109,6 +113,17 @@ def _digest_at(content: bytes) -> int:
         return -1
     digits = re.compile(rb"[0-9a-f]{64}").search(content, at + len(_DIGEST))
     return digits.start() if digits else -1
+
+
+def digest_in(ending: bytes) -> str:
+    """The SHA-256 that a shard carries, from its last bytes; "" if there is none."""
+    at = _digest_at(ending)
+    return ending[at : at + 64].decode() if at >= 0 else ""
+
+
+def rows_in(ending: bytes) -> int:
+    """Rows of a shard, by the footer in its last bytes. Raises pa.ArrowException or OSError if there is none."""
+    return int(plain_metadata(ending).num_rows)
 
 
 def deserialise(name: str, content: bytes) -> pa.Table:

@@ -4,6 +4,7 @@
     answers/<vlm>-<identity>/<batch>-<questionnaire>.parquet    the answers to one batch
     damaged/...                                                 shards found altered: moved here, never deleted
     costs/...                                                   measured seconds: estimates (`results.store.costs`)
+    leases/...                                                  of an object store: who is at work (`store.lock`)
 
 A committed shard *is* the record of completed work; no other ledger can disagree with it. On a local or shared
 filesystem a shard is written atomically (`results.atomic_write`), so it is complete or absent, whatever is killed. A
@@ -28,7 +29,7 @@ import logging
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,20 +41,34 @@ from seesaw.results.atomic_write import atomic_write
 from seesaw.results.errors import EnvironmentFault, StoreError
 from seesaw.results.secrets import first_line
 from seesaw.results.store.filesystem import meaning, no_bucket, open_filesystem
-from seesaw.results.store.parquet import regular_file
+from seesaw.results.store.parquet import end_of_file, regular_file
 from seesaw.results.store.shards import (
     ANSWER_SHARD,
     IMAGE_SHARD,
     LARGEST_SHARD,
     check_name,
+    check_vlm,
     deserialise,
     readable_name,
     serialise,
 )
 
-__all__ = ["ANSWER_SHARD", "IMAGE_SHARD", "Store", "StoreProblem", "shard_folder"]
+__all__ = [
+    "ANSWER_SHARD",
+    "IMAGE_SHARD",
+    "LEASES",
+    "MARK",
+    "READERS",
+    "Store",
+    "StoreProblem",
+    "identity_of",
+    "is_shard",
+    "problem_in",
+    "shard_folder",
+]
 
 MARK = ".seesaw"  #: marks a local store: the mount point of a share that is away has none
+LEASES = "leases"  #: in an object store: who is at work on it (`results.store.lock`)
 _SHARD = re.compile(r"(images/[\w.-]+/[0-9a-f]{32}|answers/[\w.-]+/[0-9a-f]{32}-[0-9a-f]{32})\.parquet")
 _FOLDER = re.compile(r"(?:images|answers)/[A-Za-z0-9_][A-Za-z0-9_.-]{0,59}-([0-9a-f]{32})")
 LARGEST_NOTE = 1 << 20  #: bytes of a file that is no shard
@@ -65,7 +80,7 @@ _STALE = re.compile(r"\.[\w.-]+\.tmp")
 
 @dataclass(frozen=True)
 class StoreProblem:
-    """Something in the store that is not a sound shard. `kind` is damaged, temporary or foreign."""
+    """Something in the store that is not a sound shard. `kind` is damaged, temporary, foreign or unproven."""
 
     name: str
     kind: str
@@ -98,25 +113,25 @@ class Store:
     def __init__(self, root: str | Path, exists: bool = False) -> None:
         self.root = str(root)
         self._fs, self._base = open_filesystem(self.root)
-        self._local = isinstance(self._fs, fs.LocalFileSystem)
+        self.local = isinstance(self._fs, fs.LocalFileSystem)
         # a root that existed once is never created again: if a share is not mounted, that would fill the local disk
-        self._exists = self._local and (exists or os.path.isdir(self._base))
+        self._exists = self.local and (exists or os.path.isdir(self._base))
         self._mounted = self._exists and os.path.ismount(self._base)
-        self._marked = self._local and (exists or os.path.exists(self.path(MARK)))
+        self._marked = self.local and (exists or os.path.exists(self.path(MARK)))
 
     def path(self, name: str) -> str:
         return f"{self._base}/{name}"
 
     def is_there(self) -> bool:
         """Whether anything of a store is at its place. An empty folder, such as a mount point, is none."""
-        marked = self._local and os.path.exists(self.path(MARK))
-        return marked or any(self._list(kind) for kind in ("images", "answers"))
+        marked = self.local and os.path.exists(self.path(MARK))
+        return marked or any(self.entries(kind) for kind in ("images", "answers"))
 
     def probe(self) -> None:
         """Raise EnvironmentFault unless the store can be written and read, before any GPU hour is spent."""
         name, sent = self.path(f".probe-{uuid.uuid4().hex}.tmp"), b"seesaw"
         try:
-            if self._local:
+            if self.local:
                 self._make_folder("")
                 if not self._marked:
                     Path(self.path(MARK)).touch()
@@ -127,7 +142,7 @@ class Store:
                 kept = stream.read()
             self._fs.delete_file(name)
         except (OSError, pa.ArrowException) as error:
-            fault = meaning(error, self.root, local=self._local, gone=self._gone())
+            fault = meaning(error, self.root, local=self.local, gone=self._gone())
             if not isinstance(fault, EnvironmentFault):
                 fault = EnvironmentFault(f"store '{self.root}' cannot be written: {first_line(error)}")
             raise fault from error
@@ -139,9 +154,12 @@ class Store:
 
     def commit(self, name: str, table: pa.Table) -> bool:
         """Write `table` as the shard `name`, atomically. False if the shard exists already, which is kept."""
-        content = serialise(table, name)
+        return self.put(name, serialise(table, name))
+
+    def put(self, name: str, content: bytes) -> bool:
+        """Write the bytes of a shard, as `commit` does."""
         with self._translated():
-            return self._write_file(name, content) if self._local else self._put_object(name, content)
+            return self._write_file(name, content) if self.local else self._put_object(name, content)
 
     def commit_or_keep(self, name: str, table: pa.Table) -> pa.Table:
         """Commit `table` as the shard `name`, or keep the sound shard of that name; the shard that the store has then.
@@ -167,14 +185,14 @@ class Store:
         return {
             f"damaged/{kind}/{folder.base_name}/{info.base_name}"
             for kind in ("images", "answers")
-            for folder in self._list(f"damaged/{kind}")
+            for folder in self.entries(f"damaged/{kind}")
             if folder.type == fs.FileType.Directory
-            for info in self._list(f"damaged/{kind}/{folder.base_name}")
+            for info in self.entries(f"damaged/{kind}/{folder.base_name}")
         }
 
     def gone(self, folder: str, names: Iterable[str]) -> set[str]:
         """Those of `names`, shards in `folder`, that are not there now."""
-        there = {f"{folder}/{info.base_name}" for info in self._list(folder)}
+        there = {f"{folder}/{info.base_name}" for info in self.entries(folder)}
         return {name for name in names if name.startswith(f"{folder}/")} - there
 
     def _put_object(self, name: str, content: bytes) -> bool:
@@ -197,7 +215,7 @@ class Store:
     def keep(self, name: str, content: bytes) -> None:
         """Write a file that is not a shard and may be replaced, atomically."""
         with self._translated():
-            if self._local:
+            if self.local:
                 self._make_folder(os.path.dirname(name))
                 with atomic_write(self.path(name)) as file:
                     file.write(content)
@@ -211,18 +229,51 @@ class Store:
 
     def read(self, name: str) -> pa.Table:
         """The shard `name`. FileNotFoundError if it is absent, StoreError if it is not as it was committed."""
-        return deserialise(name, self._content(name, LARGEST_SHARD))
+        return deserialise(name, self.content(name))
+
+    def content(self, name: str) -> bytes:
+        """The bytes of a shard, whatever they are. FileNotFoundError if it is absent, StoreError if it is too large."""
+        return self._content(name, LARGEST_SHARD)
+
+    def end(self, name: str, count: int) -> bytes:
+        """The last `count` bytes of a shard, or all if it has fewer. Raises as `content` does."""
+        with self._translated():
+            if self.local:
+                return self._refusing(name, lambda: end_of_file(self.path(name), count))
+            with self._fs.open_input_file(self.path(name)) as file:
+                size = file.size()
+                ending: bytes = file.read_at(min(count, size), max(0, size - count))
+            return ending
 
     def _content(self, name: str, largest: int) -> bytes:
         with self._translated():
-            if self._local:
-                try:
-                    return regular_file(self.path(name), largest)
-                except pa.ArrowInvalid as error:
-                    raise StoreError(f"'{name}' cannot be read: {error}") from error
-            with self._fs.open_input_stream(self.path(name), compression=None) as stream:
-                content: bytes = stream.read()
+            if self.local:
+                return self._refusing(name, lambda: regular_file(self.path(name), largest))
+            with self._fs.open_input_file(self.path(name)) as file:  # asks for the size first
+                if file.size() > largest:
+                    raise StoreError(
+                        f"'{name}' cannot be read: it has {file.size():,} bytes, and {largest:,} are the most"
+                    )
+                content: bytes = file.read_at(file.size(), 0)
             return content
+
+    def _refusing(self, name: str, read: Callable[[], bytes]) -> bytes:
+        try:
+            return read()
+        except pa.ArrowInvalid as error:
+            raise StoreError(f"'{name}' cannot be read: {error}") from error
+
+    def remove(self, name: str) -> None:
+        """Remove a file for good, if it is there, and its folder if that is empty then."""
+        with self._translated():
+            if not self.local:
+                with contextlib.suppress(FileNotFoundError):
+                    self._fs.delete_file(self.path(name))
+                return
+            self._check_root()
+            Path(self.path(name)).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # further files are in it
+                os.rmdir(os.path.dirname(self.path(name)))
 
     def look(self, folder: str) -> tuple[set[str], list[StoreProblem]]:
         """Names of the shards in a folder that end as a complete shard does, and problems with all else there.
@@ -231,17 +282,23 @@ class Store:
         """
         message = f"a further folder of the same model; '{folder}' is read instead"
         names, problems = set(), [StoreProblem(other, "foreign", message) for other in self._others(folder)]
+        for name, problem in self._looked_at(folder):
+            if problem is None:
+                names.add(name)
+            else:
+                problems.append(problem)
+        return names, problems
+
+    def _looked_at(self, folder: str) -> Iterator[tuple[str, StoreProblem | None]]:
+        """Everything in a folder, and why it is no shard that ends as a complete one does."""
         for name, complete in self._scan(folder):
             if _SHARD.fullmatch(name):
-                if complete:
-                    names.add(name)
-                else:
-                    problems.append(StoreProblem(name, "damaged", "cut short"))
+                problem = None if complete else StoreProblem(name, "damaged", "cut short")
             elif _STALE.fullmatch(name.rsplit("/", 1)[-1]):
-                problems.append(StoreProblem(name, "temporary", "a write that was never finished; it counts nowhere"))
+                problem = StoreProblem(name, "temporary", "a write that was never finished; it counts nowhere")
             else:
-                problems.append(StoreProblem(name, "foreign", "not written by Seesaw; it counts nowhere"))
-        return names, problems
+                problem = StoreProblem(name, "foreign", "not written by Seesaw; it counts nowhere")
+            yield name, problem
 
     def names(self, folder: str) -> set[str]:
         """The names in `look`."""
@@ -255,7 +312,7 @@ class Store:
         """Move a damaged shard to `damaged/`, so that it is made again. Nothing is deleted. Returns its new name."""
         target = f"damaged/{name}.{uuid.uuid4().hex[:8]}"
         with self._translated():
-            if self._local:
+            if self.local:
                 self._make_folder(os.path.dirname(target))
             self._fs.move(self.path(name), self.path(target))
         return target
@@ -265,7 +322,7 @@ class Store:
         return sorted(
             f"{kind}/{info.base_name}"
             for kind in kinds
-            for info in self._list(kind)
+            for info in self.entries(kind)
             if info.type == fs.FileType.Directory
         )
 
@@ -276,26 +333,26 @@ class Store:
         this identity; of several, the one with the most shards.
         """
         exact = shard_folder(kind, name, identity)
-        folders = [folder for folder in self.folders([kind]) if _identity_of(folder) == identity]
+        folders = [folder for folder in self.folders([kind]) if identity_of(folder) == identity]
         return max(folders, key=lambda folder: (folder == exact, len(self.names(folder))), default=exact)
 
     def _others(self, folder: str) -> list[str]:
         """Further folders of the same model, such as copies."""
-        kind, identity = folder.partition("/")[0], _identity_of(folder)
+        kind, identity = folder.partition("/")[0], identity_of(folder)
         folders = self.folders([kind]) if identity else []
-        return [other for other in folders if other != folder and _identity_of(other) == identity]
+        return [other for other in folders if other != folder and identity_of(other) == identity]
 
     def verify(self) -> Iterator[tuple[str, StoreProblem | None]]:
         """Check every byte of every shard: (name, None) for a sound one, (name, problem) for anything else."""
-        own = {"images", "answers", "damaged", "costs", MARK}
-        for info in self._list(""):
+        own = {"images", "answers", "damaged", "costs", LEASES, MARK}
+        for info in self.entries(""):
             if info.base_name not in own:
                 yield (
                     info.base_name,
                     StoreProblem(info.base_name, "foreign", "not written by Seesaw; it counts nowhere"),
                 )
         for kind in ("images", "answers"):
-            for info in self._list(kind):
+            for info in self.entries(kind):
                 if info.type != fs.FileType.Directory:
                     name = f"{kind}/{info.base_name}"
                     yield name, StoreProblem(name, "foreign", "not written by Seesaw; it counts nowhere")
@@ -303,19 +360,17 @@ class Store:
             if others := self._others(folder):
                 message = f"one of several folders of the same model: {', '.join(others)}; a run reads one of them"
                 yield folder, StoreProblem(folder, "foreign", message)
-            problems = {problem.name: problem for problem in self.problems(folder)}
-            for name, _ in self._scan(folder):
-                if name in problems:
-                    yield name, problems[name]
-                    continue
-                try:
-                    check_name(name, self.read(name))
-                except StoreError as error:
-                    yield name, StoreProblem(name, "damaged", str(error))
-                else:
-                    yield name, None
+            for name, problem in self._looked_at(folder):
+                yield name, problem or self._problem_of(name)
 
-    def _list(self, folder: str) -> list[fs.FileInfo]:
+    def _problem_of(self, name: str) -> StoreProblem | None:
+        try:
+            content = self.content(name)
+        except StoreError as error:
+            return StoreProblem(name, "damaged", str(error))
+        return problem_in(name, content)
+
+    def entries(self, folder: str) -> list[fs.FileInfo]:
         """What a folder contains; [] if there is no such folder. A store that is away raises and never looks empty."""
         with self._translated():
             place = self.path(folder) if folder else self._base
@@ -326,8 +381,8 @@ class Store:
 
     def _scan(self, folder: str) -> list[tuple[str, bool]]:
         """(name, whether it ends as Parquet does) of all in a folder, sorted. An object store has no half objects."""
-        if not self._local:
-            infos = self._list(folder)
+        if not self.local:
+            infos = self.entries(folder)
             return sorted((f"{folder}/{i.base_name}", i.type == fs.FileType.File and i.size > 12) for i in infos)
         names = []
         with self._translated():
@@ -361,7 +416,7 @@ class Store:
         """Raise FileNotFoundError if the root has gone, EnvironmentFault if the bucket does not exist."""
         if self._gone():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._base)
-        bucket = "" if self._local else self._base.partition("/")[0]
+        bucket = "" if self.local else self._base.partition("/")[0]
         if bucket and self._fs.get_file_info(bucket).type == fs.FileType.NotFound:
             raise no_bucket(self.root, f"there is no '{bucket}'")
 
@@ -384,13 +439,35 @@ class Store:
         try:
             yield
         except (OSError, pa.ArrowException) as error:
-            translated = meaning(error, self.root, local=self._local, gone=self._gone())
+            translated = meaning(error, self.root, local=self.local, gone=self._gone())
             if translated is error:
                 raise
             raise translated from error
 
 
-def _identity_of(folder: str) -> str:
+def problem_in(name: str, content: bytes) -> StoreProblem | None:
+    """What is wrong with the bytes of a shard, read to the last one; None if it is what its name says."""
+    try:
+        table = deserialise(name, content)
+        if name.startswith("images/"):
+            check_name(name, table)
+            return None
+    except StoreError as error:
+        return StoreProblem(name, "damaged", str(error))
+    try:
+        check_vlm(name, table)
+    except StoreError as error:
+        message = f"{error}, and no identity, as version 0.1.0 wrote them; a run takes them if its VLM has that name"
+        return StoreProblem(name, "unproven", message)
+    return None
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file could be a shard, by its name."""
+    return _SHARD.fullmatch(name) is not None
+
+
+def identity_of(folder: str) -> str:
     """The identity in the name of a folder that a model or VLM could have; "" if it is no such name."""
     match = _FOLDER.fullmatch(folder)
     return match[1] if match else ""

@@ -330,7 +330,7 @@ def test_older_answers_that_carry_no_identity_are_known_by_the_name_of_their_vlm
     with pytest.raises(StoreError, match="of the VLM 'other vlm'"):
         check_vlm(ANSWERS, store.read(ANSWERS), ["a vlm"])
     check_vlm(ANSWERS, store.read(ANSWERS), ["other vlm"])  # renamed since
-    assert [problem.kind for _, problem in store.verify()] == ["damaged"]
+    assert [problem.kind for _, problem in store.verify()] == ["unproven"]
 
 
 def test_answers_of_a_vlm_that_was_renamed_are_still_its_own(tmp_path):

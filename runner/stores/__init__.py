@@ -1,0 +1,1 @@
+"""`seesaw store`: what stores hold, and cleaning, moving and bringing together what is in them."""
