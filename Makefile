@@ -15,7 +15,7 @@ demo: .venv/.ready
 	$(BIN)/seesaw mitigate demo
 
 test: .venv/.ready lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 fast: .venv/.ready lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"

@@ -76,6 +76,19 @@ class Plugin:
             raise ConfigError(f"{self._label}: '{self.module}:{self.attribute}' is not a class")
         return loaded
 
+    def make(self, *arguments: Any) -> Any:
+        """An instance of the class, made with `arguments`. Raises ConfigError as `load` does, or if that fails."""
+        loaded = self.load()
+        try:
+            return loaded(*arguments)
+        except ConfigError:
+            raise
+        except Exception as error:
+            if not self.is_users:
+                raise
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise ConfigError(f"{self._label} cannot be made: {reason}") from error
+
     def identity(self) -> dict[str, str]:
         """What identifies a user's class: the SHA-256 of the file that defines it. Nothing for one of Seesaw's own."""
         if not self.is_users:

@@ -140,7 +140,8 @@ def _loaded(homes: tuple[Path, ...], without: tuple[str, ...], asked: int | None
         for name, entry in index.items():
             if not _reads_prompts(name, entry, index, without):
                 continue
-            kind = getattr(transformers, entry[1], transformers.AutoTokenizer)
+            # AutoTokenizer imports torch, which takes seconds
+            kind = getattr(transformers, entry[1], None) or transformers.AutoTokenizer
             tokenizer: Any = kind.from_pretrained(home / name, local_files_only=True)
             tokenizers.append(_limited(name, tokenizer, pipeline, asked))
     return tuple(tokenizers)

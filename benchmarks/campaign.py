@@ -47,7 +47,8 @@ MODEL = "  - {{name: tti-{i}, engine: simulated, settings: {{seconds: {s}}}, gpu
 SUBJECTS = ("nurse", "doctor", "chef", "farmer", "lawyer", "athlete", "mechanic", "scientist", "police", "musician")
 KINDS = ("actor", "hang", "raylet", "driver")
 WEIGHTS = (5, 2, 2, 1)
-MEMORY = 100 * 2**20  #: bytes of a raylet's object store
+#: of a node: a small object store (bytes), and neither autoscaler nor log monitor, which nobody uses here
+SMALL = {"object_store_memory": 100 * 2**20, "no_monitor": True, "include_log_monitor": False}
 LONGEST = 3600.0  #: seconds after which a campaign counts as hung
 
 
@@ -80,8 +81,7 @@ class Raylets:
     """A head without CPUs or GPUs, and raylets with two GPUs each, all on this machine. A context manager."""
 
     def __init__(self, count: int) -> None:
-        small = {"object_store_memory": MEMORY}
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0, **small})
+        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0, **SMALL})
         self._pids: set[int] = set()
         for _ in range(count):
             self.join()
@@ -102,7 +102,7 @@ class Raylets:
         return [node for node in self.cluster.list_all_nodes() if node is not self.cluster.head_node]
 
     def join(self, **more: Any) -> Any:
-        node = self.cluster.add_node(num_cpus=2, num_gpus=2, object_store_memory=MEMORY, **more)
+        node = self.cluster.add_node(num_cpus=2, num_gpus=2, **SMALL, **more)
         self._pids.add(self.raylet(node).pid)
         return node
 

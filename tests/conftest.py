@@ -29,6 +29,8 @@ SLOW_FIXTURES = {
 }
 
 SEESAW = Path(sys.executable).parent / "seesaw"
+#: of a Ray node in tests: what `ray.cluster_utils.Cluster` starts beside a raylet and nobody uses
+FEW_PROCESSES = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` chooses
@@ -36,6 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+    # slow files first: while the last of them runs, the other worker has fast ones left to do
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 class Command:

@@ -20,7 +20,6 @@ from seesaw.experiments.settings import AnalysisSettings, make_settings
 from seesaw.experiments.strategies import Strategy, strategies_of
 from seesaw.experiments.trajectory import State
 from seesaw.results.errors import ConfigError
-from seesaw.results.secrets import first_line
 from seesaw.results.store.store import Store
 from seesaw.results.tables.mitigation_tables import comparison, sheets, table1
 from seesaw.results.tables.read_mitigation import cases_of
@@ -161,15 +160,8 @@ class MitigateJob:
 
     def _users_strategy(self, name: str) -> Strategy:
         """The strategy of a user's class `module:Class`, made with the seed. Raises ConfigError if it is not one."""
-        plugin, seed = find_plugin(name, {}, "strategy", self.experiment.search), self.experiment.seed
-        try:
-            strategy = plugin.load()(seed)
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError(
-                f"strategy '{name}' cannot be made: {type(error).__name__}: {first_line(error)}"
-            ) from error
+        plugin = find_plugin(name, {}, "strategy", self.experiment.search)
+        strategy = plugin.make(self.experiment.seed)
         if not isinstance(strategy, Strategy) or not isinstance(strategy.name, str) or not strategy.name.isprintable():
             raise ConfigError(
                 f"strategy '{name}': its class must have 'name', 'looks', 'stops', 'candidates' and 'choose', as in "
@@ -196,18 +188,11 @@ def _label(mitigation: Mitigation) -> str:
 
 def mitigator_of(experiment: Experiment, settings: AnalysisSettings) -> Mitigator:
     """The mitigator that the config names. Raises ConfigError if there is none, or if a user's own cannot be made."""
-    name = experiment.config.mitigator
-    make = _mitigator_plugin(experiment).load()
-    try:
-        mitigator: Mitigator = make(settings, experiment.images)
-    except Exception as error:
-        if name in MITIGATORS:
-            raise
-        raise ConfigError(f"mitigator '{name}' cannot be made: {type(error).__name__}: {first_line(error)}") from error
+    mitigator: Mitigator = _mitigator_plugin(experiment).make(settings, experiment.images)
     if not isinstance(getattr(mitigator, "images", None), Images):
         raise ConfigError(
-            f"mitigator '{name}': its `images` must be those that it was made with: images.initial of a model, "
-            "images.counterfactual of each of its counterfactuals"
+            f"mitigator '{experiment.config.mitigator}': its `images` must be those that it was made with: "
+            "images.initial of a model, images.counterfactual of each of its counterfactuals"
         )
     return mitigator
 

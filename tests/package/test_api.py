@@ -223,28 +223,3 @@ def test_a_long_table_is_drawn_with_its_intervals_once_it_is_one_matrix():
         seesaw.draw_matrix(two)
     with pytest.raises(seesaw.SeesawError, match="did you mean 'nurse'"):
         seesaw.draw_matrix(two, subject="nurs")
-
-
-# --- experiments and runs --------------------------------------------------------------------------------------------
-
-CONFIG = """
-models: [{name: one, engine: simulated, cpus: 0.2}]
-vqa: {name: vlm, engine: simulated, cpus: 0.2}
-subjects: [nurse]
-axes: [gender, age]
-images: 8
-priorities: {gender: 0.5, age: 0.5}
-cluster: {cpus: 1}
-"""
-
-
-@pytest.fixture
-def experiment(tmp_path, monkeypatch):
-    (tmp_path / "small.yaml").write_text(CONFIG)
-    return seesaw.load_experiment(str(tmp_path / "small.yaml"), [f"store={tmp_path}/store", f"run={tmp_path}/run"])
-
-
-def test_a_plan_says_what_a_run_would_do_and_starts_nothing(experiment):
-    plan = seesaw.make_plan(experiment)
-    assert plan.total("images") == 6 * 8
-    assert plan.total("answers_held") == 0

@@ -1,4 +1,4 @@
-"""Runs from Python: in a process that goes on, one after the other, and in a notebook whose event loop runs already."""
+"""Plans and runs from Python: in a process that goes on, and in a notebook whose event loop runs already."""
 
 import subprocess
 import sys
@@ -10,9 +10,6 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 import seesaw
-
-# both tests start Ray, and each several times
-pytestmark = pytest.mark.slow
 
 CONFIG = """
 models: [{name: one, engine: simulated, cpus: 0.2}]
@@ -60,12 +57,19 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
+def test_a_plan_says_what_a_run_would_do_and_starts_nothing(folder):
+    plan = seesaw.make_plan(seesaw.load_experiment(str(folder / "small.yaml"), [f"store={folder}/store"]))
+    assert plan.total("images") == 6 * 8
+    assert plan.total("answers_held") == 0
+
+
 def check_run(folder: Path) -> None:
     run = seesaw.read_run(folder / "outputs/small")
     assert run.run_json["state"] == "done"
     assert isinstance(run.sweep.matrix, pd.DataFrame)
 
 
+@pytest.mark.slow  # starts Ray again and again in one process
 def test_a_script_runs_a_sweep_extends_it_mitigates_and_studies_and_goes_on(folder):
     (folder / "script.py").write_text("\n".join(PARTS))
     done = subprocess.run([sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, timeout=400)
@@ -76,6 +80,7 @@ def test_a_script_runs_a_sweep_extends_it_mitigates_and_studies_and_goes_on(fold
     check_run(folder)
 
 
+@pytest.mark.slow  # does the same in a notebook
 def test_a_notebook_does_the_same_and_shows_the_progress_in_the_cell(folder):
     notebook = new_notebook(cells=[new_code_cell(part) for part in PARTS])
     where = {"metadata": {"path": str(folder)}}

@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.conftest import FEW_PROCESSES
+
 pytestmark = pytest.mark.slow  # starts clusters of several Ray nodes
 
 CONFIG = """
@@ -29,8 +31,8 @@ run: run
 CLUSTER = """
 import json, sys, time
 from ray.cluster_utils import Cluster
-few = dict(object_store_memory=80_000_000, no_monitor=True, include_log_monitor=False)
-head = dict(num_cpus=0, num_gpus=0, include_dashboard=False, **few)
+small = dict(object_store_memory=80_000_000, **json.loads(sys.argv[1]))
+head = dict(num_cpus=0, num_gpus=0, **small)
 cluster = Cluster(initialize_head=True, connect=False, head_node_args=head)
 nodes = []
 print(cluster.address, flush=True)
@@ -41,7 +43,7 @@ for line in sys.stdin:
         while any(n["NodeID"] == gone.node_id and n["Alive"] for n in cluster.global_state.node_table()):
             time.sleep(0.1)
     else:
-        nodes.append(cluster.add_node(num_cpus=2, **few, **json.loads(line)))
+        nodes.append(cluster.add_node(num_cpus=2, **small, **json.loads(line)))
     print(nodes[-1].node_id if nodes else "", flush=True)
 cluster.shutdown()
 """
@@ -87,8 +89,9 @@ class Nodes:
         self.env = {**os.environ, **token, "RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1"}
         self.log = (folder / "cluster.log").open("w")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", CLUSTER], env=self.env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.log, cwd=folder, start_new_session=True,
+            [sys.executable, "-c", CLUSTER, json.dumps(FEW_PROCESSES)],
+            env=self.env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, cwd=folder,
+            start_new_session=True,
         )  # fmt: skip
         self.address = self.process.stdout.readline().strip()
 
