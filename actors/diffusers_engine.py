@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from seesaw.actors.cut_prompts import CutPrompts
+from seesaw.actors.device import is_out_of_memory
 from seesaw.actors.diffusers_load import load_pipeline
 from seesaw.actors.diffusers_settings import EMBEDDED, DiffusersSettings
 from seesaw.actors.engines import BLANK, FLAGGED, PromptLength, Withheld
@@ -172,8 +173,8 @@ class DiffusersEngine:
                 ).images
             self._refuse_cuts()
             return made
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if not _out_of_memory(error) or len(seeds) == 1:
+        except (MemoryError, RuntimeError) as error:  # what torch raises of a full device is a RuntimeError
+            if not is_out_of_memory(error) or len(seeds) == 1:
                 raise
         # outside of the handler, where a traceback would keep every tensor of the failed call alive
         gc.collect()
@@ -198,7 +199,7 @@ class DiffusersEngine:
             self._call("A photo of a person", [0])
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             name = type(self._pipeline).__name__
-            if _out_of_memory(error):
+            if is_out_of_memory(error):
                 raise RuntimeError(  # another try may succeed: the process before may still hold the device
                     f"not even one image of {name} fits into memory; settings.offload=model, a smaller dtype or "
                     f"quantization take less: {first_line(error)}"
@@ -260,14 +261,4 @@ def _too_long(length: PromptLength) -> str:
     return (
         f"a prompt of {length.used} tokens is longer than the {length.limit} that the text encoder reads; lost would "
         f"be '{length.lost}'; shorten it, or set truncate: true to let it be cut"
-    )
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    """Whether a device or the machine ran out of memory; the CPU's allocator raises a plain RuntimeError then."""
-    import torch
-
-    words = str(error).lower()
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        "out of memory" in words or "can't allocate memory" in words
     )

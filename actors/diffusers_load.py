@@ -11,6 +11,7 @@ from typing import Any
 
 from PIL import Image
 
+from seesaw.actors.device import torch_device
 from seesaw.actors.diffusers_settings import DiffusersSettings
 from seesaw.actors.hub import snapshot
 from seesaw.actors.weights import need_package
@@ -30,13 +31,11 @@ def load_pipeline(settings: DiffusersSettings) -> tuple[Any, Checker | None]:
 
     Raises:
         ConfigError: this pipeline does not have an option, or is not called with an argument.
-        EnvironmentFault: a package that an option needs is missing.
+        EnvironmentFault: a package that an option needs is missing, or torch cannot use the GPU that was given.
     """
-    import torch
     from diffusers import AutoPipelineForText2Image, DiffusionPipeline
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    log.info("device %s: %s", device, "torch sees a GPU" if device == "cuda" else "torch sees no GPU")
+    device = torch_device()
     # always from a folder: given a revision, diffusers would ask for it of a connected repository too
     source = settings.folder or snapshot(settings.repo, settings.revision, "model_index.json")
     components = _components(settings, source)

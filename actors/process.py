@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from seesaw.actors.device import give_gpus
 from seesaw.results.errors import StoreUnavailable
 from seesaw.results.secrets import without_secrets
 
@@ -18,14 +19,15 @@ ENGINE_DIED = 70  #: exit status of an actor whose engine or device died
 log = logging.getLogger(__name__)
 
 
-def set_up_process(name: str, log_file: str, threads: int) -> None:
-    """Send this process' output to `log_file` and limit its CPU threads.
+def set_up_process(name: str, log_file: str, threads: int, gpus: float) -> None:
+    """Send this process' output to `log_file`, limit its CPU threads, and let it see the GPUs that it was given.
 
     On a node that cannot see the run directory the output stays in Ray's own log of the worker. The config fixes the
     number of threads because sums of floats on a CPU depend on it.
     """
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(threads)
+    give_gpus(gpus)
     if os.path.isdir(os.path.dirname(log_file)):
         descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         sys.stdout.flush()

@@ -16,6 +16,7 @@ from PIL import Image
 
 from seesaw.actors.chat_prompt import CodedQuestion, chat_prompt, code_question
 from seesaw.actors.choice_tree import reply
+from seesaw.actors.device import torch_device
 from seesaw.actors.engines import Reply, VQAQuestion
 from seesaw.actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
 from seesaw.results.errors import ConfigError, EnvironmentFault
@@ -137,13 +138,12 @@ def _extended(batch: Mapping[str, Any], lengths: Sequence[int], prefixes: Sequen
 def _load(settings: VLMSettings) -> tuple[Any, Any]:
     source = settings.source
     try:
-        import torch
         from transformers import AutoModelForImageTextToText, AutoProcessor
     except ImportError as error:
         raise EnvironmentFault(f"engine 'transformers' cannot be imported: {without_secrets(str(error))}") from error
     remote = {"revision": settings.revision, "trust_remote_code": settings.engine_args.get("trust_remote_code", False)}
     pixels = settings.engine_args.get("mm_processor_kwargs", {})
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch_device()
     try:
         processor = AutoProcessor.from_pretrained(source, **remote, **pixels)
         model = AutoModelForImageTextToText.from_pretrained(

@@ -49,13 +49,20 @@ class TTIActor:
     """
 
     def __init__(
-        self, name: str, engine: Plugin, settings: Mapping[str, Any], store: str, threads: int, log: str
+        self,
+        name: str,
+        engine: Plugin,
+        settings: Mapping[str, Any],
+        store: str,
+        threads: int,
+        log: str,
+        gpus: float = 0.0,
     ) -> None:
         self._args = name, engine, settings
         self._store = Store(store, exists=True)
         self._vain_retries = 0
         self._uncommitted: dict[str, list[bytes | Image.Image | Withheld]] = {}  # images by shard
-        set_up_process(name, log, threads)
+        set_up_process(name, log, threads, gpus)
 
     def load(self) -> dict[str, Any]:
         """Load the engine.

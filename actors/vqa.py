@@ -99,12 +99,13 @@ class VQAActor:
         store: str,
         threads: int,
         log: str,
+        gpus: float = 0.0,
     ) -> None:
         self._args = name, engine, settings
         self._store = Store(store, exists=True)
         self.questionnaire = questionnaire
         self._uncommitted: dict[str, pa.Table] = {}  # answers by shard
-        set_up_process(name, log, threads)
+        set_up_process(name, log, threads, gpus)
 
     def load(self) -> dict[str, Any]:
         """Load the engine and check that it can give every answer of the questionnaire. Raises what these raise."""

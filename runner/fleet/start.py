@@ -37,7 +37,7 @@ def starter(experiment: Experiment, spec: ModelConfig | VLMConfig, logs: Path) -
         on_node = NodeAffinitySchedulingStrategy(node, soft=False)
         log = f"{logs.absolute()}/{name.replace('/', '-')}.log"
         engine = experiment.engines[spec.name]
-        arguments = name, engine, spec.settings, *questionnaire, experiment.store, spec.threads, log
+        arguments = name, engine, spec.settings, *questionnaire, experiment.store, spec.threads, log, spec.gpus
         return actor.options(scheduling_strategy=on_node).remote(*arguments)
 
     return start
