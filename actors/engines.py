@@ -82,15 +82,24 @@ class Reply:
     mass: float
 
 
-#: why an image is withheld: it shows nothing; a safety checker caught it; there is none, in a batch that must be whole
+#: why an image is withheld: it shows nothing; it is unsafe, a checker or a service says; there is none in a batch that
+#: must be whole
 BLANK, FLAGGED, ABSENT = REASONS = ("blank", "flagged", "absent")
 
 
 @dataclass(frozen=True)
 class Withheld:
-    """An image that was made and must not be asked about; `reason` is one of REASONS."""
+    """An image that must not be asked about; `reason` is one of REASONS.
 
-    image: bytes | Image.Image
+    `image` is None if there is no picture, as when a service refuses to make one: `Withheld(None, "flagged")`. It is
+    recorded and counted by group like one that was caught after it was made; the others of its batch count.
+
+    Example::
+
+        return [seesaw.Withheld(None, "flagged") if refused(reply) else reply.image for reply in replies]
+    """
+
+    image: bytes | Image.Image | None
     reason: str
 
 
@@ -98,7 +107,11 @@ class TTIEngine(Protocol):
     def generate(self, prompt: str, seeds: Sequence[int], adapter: str = "") -> list[bytes | Image.Image | Withheld]:
         """One image a seed, in order: encoded (PNG), or a PIL image, which is encoded while the next batch is made.
 
-        Image j depends on prompt, adapter and seeds[j] alone. The actor looks for blank images too.
+        Image j depends on prompt, adapter and seeds[j] alone. The actor looks for blank images too. An image that is
+        refused is `Withheld(None, "flagged")`.
+
+        Raises:
+            TryLater: the service asks for patience; the batch is tried again after a pause.
         """
         ...
 

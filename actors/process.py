@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from seesaw.actors.device import give_gpus
+from seesaw.actors.engine_errors import plain_error
 from seesaw.results.errors import StoreUnavailable
 from seesaw.results.secrets import without_secrets
 
@@ -49,7 +50,7 @@ class _Masked(logging.Formatter):
 
 @contextmanager
 def exit_if_engine_died(engine: Any) -> Iterator[None]:
-    """End the process (status ENGINE_DIED) if the engine or its device dies in the block.
+    """End the process (status ENGINE_DIED) if the engine or its device dies in the block; raise other errors plainly.
 
     A dead engine in a living actor fails every batch that it is given (ray#60145). The fleet replaces a dead process.
     """
@@ -58,7 +59,7 @@ def exit_if_engine_died(engine: Any) -> Iterator[None]:
     except Exception as error:
         if not _died(engine, error):
             log.exception("a batch failed")
-            raise
+            raise plain_error(error) from None
         log.exception("the engine died; process %d ends", os.getpid())
         sys.stderr.flush()
         os._exit(ENGINE_DIED)

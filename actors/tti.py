@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from PIL import Image
 
+from seesaw.actors.engine_errors import plain_errors
 from seesaw.actors.engines import BLANK, REASONS, Withheld
 from seesaw.actors.plugins import Plugin
 from seesaw.actors.process import exit_if_engine_died, forget_after, set_up_process
@@ -71,7 +72,8 @@ class TTIActor:
         """
         name, engine, settings = self._args
         began = time.monotonic()
-        self._engine = engine.load()(settings)
+        with plain_errors():
+            self._engine = engine.load()(settings)
         return {"name": name, "pid": os.getpid(), "load_seconds": time.monotonic() - began}
 
     def generate(self, batch: ImageBatch) -> float:
@@ -119,7 +121,10 @@ def _checked(seed: int, made: Any) -> bytes | Image.Image | Withheld:
             raise TypeError(
                 f"the engine withheld the image of seed {seed} for '{made.reason}'; known: {', '.join(REASONS)}"
             )
-        _checked(seed, made.image)  # what is withheld must be an image too
+        if made.image is not None:
+            _checked(seed, made.image)  # what is withheld must be an image too
+        elif made.reason == BLANK:
+            raise TypeError(f"the engine withheld the image of seed {seed} as blank, but there is none")
         return made
     if isinstance(made, Image.Image):
         image = made
@@ -147,10 +152,13 @@ def encoded(image: bytes | Image.Image) -> bytes:
 
 def _table(batch: ImageBatch, made: Sequence[bytes | Image.Image | Withheld]) -> pa.Table:
     n = len(made)
-    images = [encoded(image.image if isinstance(image, Withheld) else image) for image in made]
+    pictures = [image.image if isinstance(image, Withheld) else image for image in made]
     columns = {
         "image_key": list(batch.image_keys),
-        "image": [{"bytes": image, "path": f"{key}.png"} for key, image in zip(batch.image_keys, images, strict=True)],
+        "image": [  # null where there is no picture; readers of Hugging Face's datasets get None
+            None if picture is None else {"bytes": encoded(picture), "path": f"{key}.png"}
+            for key, picture in zip(batch.image_keys, pictures, strict=True)
+        ],
         "model": [batch.model] * n,
         "prompt": [batch.prompt] * n,
         "adapter": [batch.adapter] * n,
@@ -173,7 +181,12 @@ def _images(table: pa.Table, shard: str, image_keys: Sequence[str]) -> list[byte
     if "withheld" not in table.column_names:  # stores from before images could be withheld
         table = table.append_column("withheld", pa.array([""] * table.num_rows))
     rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
-    images = {key: Withheld(b"", reason) if reason else image["bytes"] for key, image, reason in rows}
+    images: dict[str, bytes | Withheld] = {}
+    for key, image, reason in rows:
+        if reason:
+            images[key] = Withheld(None, reason)
+        elif image is not None and image["bytes"] is not None:
+            images[key] = image["bytes"]
     missing = [key for key in image_keys if key not in images]
     if missing:
         raise StoreError(f"shard '{shard}' lacks image {missing[0]}")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from seesaw.actors.engine_errors import plain_errors
 from seesaw.actors.engines import Reply, VQAEngine, VQAQuestion, Withheld
 from seesaw.actors.plugins import Plugin
 from seesaw.actors.process import exit_if_engine_died, forget_after, set_up_process
@@ -111,8 +112,9 @@ class VQAActor:
         """Load the engine and check that it can give every answer of the questionnaire. Raises what these raise."""
         name, engine, settings = self._args
         began = time.monotonic()
-        self.engine: Any = engine.load()(settings)
-        self.engine.check(self.questionnaire.all)
+        with plain_errors():
+            self.engine: Any = engine.load()(settings)
+            self.engine.check(self.questionnaire.all)
         return {"name": name, "pid": os.getpid(), "load_seconds": time.monotonic() - began}
 
     def answer(self, batch: AnswerBatch, images: Sequence[bytes | Withheld] | None = None) -> pa.Table:

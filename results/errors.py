@@ -13,6 +13,7 @@
     ├── Interrupted                exit 3   stopped on request, or no node was left; the same command resumes
     │   └── HeadLost                        Ray's head no longer answers: no function of Ray may be called
     ├── StoreUnavailable           exit 4   the store is full or cannot be reached; work waits for it
+    ├── TryLater                   exit 4   a service asks to be tried later; work waits for it
     ├── StoreError                 exit 4   a shard that is unreadable, cut short or altered
     └── BatchFailed                         one batch failed for good; the sweep goes on without it
 
@@ -39,6 +40,7 @@ __all__ = [
     "SeesawError",
     "StoreError",
     "StoreUnavailable",
+    "TryLater",
     "nearest",
 ]
 
@@ -89,6 +91,27 @@ class StoreUnavailable(SeesawError):
     """The store cannot do this now. The same call may succeed later, once there is room or a connection."""
 
     exit_code = 4
+
+
+class TryLater(SeesawError):
+    """What an engine raises if the service that it calls asks for patience, as with HTTP status 429.
+
+    `seconds` are those that the service asks for (`Retry-After`); None if it does not say. The batch is tried again
+    after a pause, which does not count as one of its attempts; meanwhile the model is sent no other batch.
+
+    Example::
+
+        raise seesaw.TryLater("the quota of this minute is used up", seconds=20)
+    """
+
+    exit_code = 4
+
+    def __init__(self, message: str = "the service asks to be tried later", seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[type[TryLater], tuple[str, float | None]]:
+        return type(self), (str(self), self.seconds)
 
 
 class StoreError(SeesawError):

@@ -94,7 +94,7 @@ class ClusterConfig:
     in_flight: Positive = 2  #: batches at a replica at once: one that runs and the next, so that it never waits
     attempts: Positive = 4  #: how often a batch is tried before it is set aside
     hang_seconds: Seconds = 1800.0  #: a replica that makes no progress for so long is taken to hang, and is replaced
-    #: how long a run waits for a store that is full or unavailable, or for a node that can serve
+    #: how long a run waits for a store that is full or unavailable, a node that can serve, or a service
     wait_seconds: Seconds = 3600.0
     #: HOST:PORT where the driver serves its figures to Prometheus; nowhere by default
     metrics: Annotated[str, AfterValidator(_host_and_port)] | None = None

@@ -19,6 +19,7 @@ used, so that `import seesaw` is quick and needs neither Ray nor torch. `help(se
 `mitigate`              InterMit for one subject, over any Lab
 `draw_matrix`           an IS matrix as a picture
 `SeesawError`           the base of all errors that are raised on purpose
+`TryLater`, `Withheld`  what an engine of yours says: the service asks for patience; an image is refused
 ======================  ==============================================================================================
 """
 
@@ -26,12 +27,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what type checkers and editors see; `_MODULES` is what happens
+    from seesaw.actors.engines import Withheld
     from seesaw.actors.pictogram.world import WORLDS
     from seesaw.experiments.api import analyze, biasconnect, mitigate
     from seesaw.experiments.dataset.load import load_dataset
     from seesaw.experiments.exact import ExactLab
     from seesaw.experiments.prompts import prompts_of
-    from seesaw.results.errors import SeesawError
+    from seesaw.results.errors import SeesawError, TryLater
     from seesaw.results.report.picture import draw_matrix
     from seesaw.results.store.store import Store
     from seesaw.results.tables.run_reader import read_run
@@ -44,6 +46,8 @@ __all__ = [
     "ExactLab",
     "SeesawError",
     "Store",
+    "TryLater",
+    "Withheld",
     "analyze",
     "biasconnect",
     "draw_matrix",
@@ -64,6 +68,8 @@ _MODULES = {
     "ExactLab": "seesaw.experiments.exact",
     "SeesawError": "seesaw.results.errors",
     "Store": "seesaw.results.store.store",
+    "TryLater": "seesaw.results.errors",
+    "Withheld": "seesaw.actors.engines",
     "analyze": "seesaw.experiments.api",
     "biasconnect": "seesaw.experiments.api",
     "draw_matrix": "seesaw.results.report.picture",

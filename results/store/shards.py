@@ -44,7 +44,7 @@ IMAGE_SHARD = pa.schema(
         ("prompt", pa.string()),
         ("adapter", pa.string()),
         ("seed", pa.int64()),
-        ("withheld", pa.string()),  # "" for an image that is asked about, else why it is not: blank, flagged
+        ("withheld", pa.string()),  # "" for an image that is asked about, else why it is not; it may be null then
     ]
 )
 ANSWER_SHARD = pa.schema(

@@ -71,7 +71,7 @@ UNCERTAINTY = pa.schema(
 BIAS = pa.schema([*_texts("model", "subject", "axis"), *_numbers("w", "se", "low", "high"), *_counts("n")])
 #: truth.parquet, the exact IS of models whose world is known.
 TRUTH = pa.schema([*_ENTRY, *_numbers("is")])
-#: withheld.parquet, a row a cell: images that were made and not asked, since they are flagged as unsafe, or blank.
+#: withheld.parquet, a row a cell: images that were not asked, since they are flagged as unsafe (or refused), or blank.
 WITHHELD = pa.schema([*_CELL, *_counts("images", "flagged", "blank"), *_numbers("flagged_share")])
 #: failures.parquet, a row a batch that failed for good.
 FAILURES = pa.schema([*_texts("cell", "stage", "error"), *_counts("attempts"), *_texts("message", "command")])

@@ -164,7 +164,7 @@ class Events:
         for model in images[images["flagged"] > 0]["model"].unique():
             rows = images[(images["model"] == model) & (images["flagged"] > 0)]
             flagged = int(rows["flagged"].sum())
-            self.note(f"{model}: its safety checker flagged {flagged:,} images in {len(rows)} cells")
+            self.note(f"{model}: {flagged:,} images in {len(rows)} cells were flagged as unsafe, or refused")
 
     def cell(self, failed: bool) -> None:
         self.counts.cells_done += 1

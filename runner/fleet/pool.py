@@ -11,11 +11,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import ray
 from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError, RayError
 
+from seesaw.actors.engine_errors import kind_of
 from seesaw.results.errors import (
     BatchFailed,
     EnvironmentFault,
@@ -23,11 +25,13 @@ from seesaw.results.errors import (
     Interrupted,
     SeesawError,
     StoreUnavailable,
+    TryLater,
 )
 from seesaw.runner.cluster.local_ray import own_node_died
 from seesaw.runner.config import ClusterConfig
 from seesaw.runner.display.event_types import ReplicaReady
 from seesaw.runner.display.events import Events
+from seesaw.runner.fleet.backoff import Patience
 from seesaw.runner.fleet.health import DEATHS_WHILE_LOADING, PoolHealth
 from seesaw.runner.fleet.replica import Replica, WorkDone
 from seesaw.runner.fleet.retry import Failure, Next, RetryPolicy, Tries
@@ -71,12 +75,14 @@ class ReplicaPool:
     ) -> None:
         self.name, self._make, self._events, self._owner, self._vital = name, make, events, owner, vital
         self._in_flight = cluster.in_flight
-        self._policy, self._health = RetryPolicy(cluster.attempts), PoolHealth(cluster.attempts, cluster.in_flight)
+        self._policy = RetryPolicy(cluster.attempts, cluster.wait_seconds)
+        self._health = PoolHealth(cluster.attempts, cluster.in_flight)
+        self._patience = Patience(name, events)
         self._slots: asyncio.Queue[Replica | None] = asyncio.Queue()  # None wakes those who wait in a broken pool
         self.replicas: list[Replica] = []
         self.avoided_nodes: set[str] = set()  #: it cannot load there
         self.losses: dict[str, float] = {}  #: by node, when (monotonic) a replica was last lost with it
-        self.waiting = 0  #: callers that wait for a slot
+        self.waiting = 0  #: callers that wait for a slot, or for the end of a pause
         self.max_replicas: int | None = None  #: set once so many died that no more are started
         self.load_seconds: float | None = None  #: of the last replica that loaded, the start of its process included
         self.stopping = False
@@ -88,6 +94,11 @@ class ReplicaPool:
     @property
     def broken(self) -> bool:
         return self._fault is not None
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the service behind the model is left alone for a while."""
+        return self._patience.held_back
 
     @property
     def running(self) -> int:
@@ -119,13 +130,14 @@ class ReplicaPool:
             BatchFailed, SeesawError: the pool is broken.
         """
         replica = await self._enter_line(work.label, alone)
-        done = False
+        done, sent = False, time.monotonic()
         try:
             yield replica
             done = True
             self._health.batch_done()
+            self._patience.done()
         except RayError as error:
-            raise self._failed_try(replica, work.label, error) from error
+            raise self._failed_try(replica, work.label, error, sent) from error
         finally:
             self._leave_line(replica, work.label, done)
 
@@ -142,10 +154,11 @@ class ReplicaPool:
                 return replica
 
     async def _free_replica(self) -> Replica:
-        """A replica with a free slot, which is taken by this."""
+        """A replica with a free slot, which is taken by this; not before the end of a pause."""
         while not self.stopping:
             self.waiting += 1
             try:
+                await self._patience.pause_is_over()
                 replica = await self._slots.get()
             finally:
                 self.waiting -= 1
@@ -156,7 +169,9 @@ class ReplicaPool:
                 if self._fault is not None:
                     raise self._fault
             elif replica.alive and not replica.leaving and not self.stopping:
-                return replica
+                if not self.held_back:
+                    return replica
+                self._slots.put_nowait(replica)  # a pause began meanwhile
         raise Interrupted("stopped on request; the same command goes on where this one was")
 
     def _leave_line(self, replica: Replica, label: str, done: bool) -> None:
@@ -170,13 +185,15 @@ class ReplicaPool:
         if not replica.line:
             self._owner.pool_changed()
 
-    def _failed_try(self, replica: Replica, label: str, error: RayError) -> TryFailed:
+    def _failed_try(self, replica: Replica, label: str, error: RayError, sent: float) -> TryFailed:
         """How a try failed. If the replica died, that is noted first."""
         if isinstance(error, RayActorError):
             self._lost(replica, error)
             failure = Failure.NODE_LOST if self._is_node_loss(error) else Failure.DIED
             return TryFailed(failure, replica.name, error, alone=replica.suspects == (label,))
         cause = cause_of(error)
+        if isinstance(cause, TryLater):
+            return TryFailed(Failure.LATER, replica.name, cause, sent=sent)
         failure = Failure.UNFIXABLE if isinstance(cause, UNFIXABLE) else Failure.ERROR
         return TryFailed(failure, replica.name, cause)
 
@@ -187,11 +204,15 @@ class ReplicaPool:
             BatchFailed: it is set aside.
             SeesawError: no retry helps; the run ends with this.
         """
-        then, tries = self._policy.after(tries, failed.failure, failed.alone, self._health.failures_in_a_row)
+        if isinstance(failed.error, TryLater):
+            tries = replace(tries, waited=tries.waited + self._patience.turned_away(failed.error, failed.sent))
+        in_a_row, stalled = self._health.failures_in_a_row, self._patience.stalled()
+        then, tries = self._policy.after(tries, failed.failure, failed.alone, in_a_row, stalled)
         if then is Next.END_RUN:
             assert isinstance(failed.error, SeesawError)
-            self._owner.end_run(failed.error)
-            raise failed.error from None
+            fault = self._patience.fault(failed.error)
+            self._owner.end_run(fault)
+            raise fault from None
         if failed.failure is Failure.ERROR:
             where = f"{work.stage} failed on {failed.replica} (try {tries.counted})"
             self._events.note(f"{work.label}: {where}: {short_message(failed.error)}")
@@ -204,7 +225,7 @@ class ReplicaPool:
         if self._health.batch_set_aside(work.subject, killed):
             in_a_row = self._health.failures_in_a_row
             self.fail(self._broken_by(f"{in_a_row} batches in a row killed their replicas", error))
-        kind = "died" if killed else type(error).__name__
+        kind = "died" if killed else kind_of(error)
         return BatchFailed(short_message(error), stage=work.stage, error=kind, attempts=tries.counted)
 
     # -- the life of a replica ------------------------------------------------------------------------------------
@@ -240,7 +261,7 @@ class ReplicaPool:
         """Start one replica and wait until it has loaded; its death here counts against the node."""
         try:
             replica.actor = self._make(replica.name, replica.node)
-            about = await replica.actor.load.remote()
+            about = await self._loaded_actor(replica)
         except RayActorError as error:
             self._lost(replica, error)
         except RayError as error:
@@ -260,6 +281,22 @@ class ReplicaPool:
                 self.end(replica)
             for _ in range(self._in_flight):
                 self._slots.put_nowait(replica)
+
+    async def _loaded_actor(self, replica: Replica) -> Any:
+        """What an actor says once it has loaded; again after a pause if the service behind its engine asks for one."""
+        while True:
+            sent = time.monotonic()
+            try:
+                return await replica.actor.load.remote()
+            except RayError as error:
+                cause = cause_of(error)
+                if not isinstance(cause, TryLater):
+                    raise
+                self._patience.turned_away(cause, sent)
+                if self._patience.stalled() > self._policy.patience:
+                    raise self._patience.fault(cause) from None
+            await self._patience.pause_is_over()
+            replica.wait_outside()
 
     def _cannot_load(self, replica: Replica, fault: SeesawError) -> None:
         """The engine says why it cannot load there, so it is not tried there again."""
@@ -326,6 +363,7 @@ class ReplicaPool:
     def fail(self, error: BaseException) -> None:
         """Serve nothing any more, and raise this to whoever asks."""
         self._fault = self._fault or error
+        self._patience.give_up()
         self._slots.put_nowait(None)
         if isinstance(error, SeesawError) and not isinstance(error, BatchFailed):
             self._owner.end_run(error)
@@ -344,6 +382,7 @@ class ReplicaPool:
     def stop(self) -> None:
         """Begin nothing more; what is in flight may finish."""
         self.stopping = True
+        self._patience.give_up()
         self._slots.put_nowait(None)
 
     async def close(self) -> None:

@@ -145,7 +145,7 @@ class Steering:
         *models, vlm = (self._demand(pool, self._left(name)) for name, pool in self._pools.items())
         decision = decide(models, vlm, replicas, nodes)
         waiting = [demand for demand in (*models, vlm) if demand.queued]
-        at_work = any(replica.state != "idle" for replica in replicas)
+        at_work = any(replica.state != "idle" for replica in replicas) or any(p.held_back for p in self._pools.values())
         self._wait_for_nodes(waiting, bool(waiting) and not at_work and not decision.lines)
         served = {replica.model for replica in replicas}
         fit_nowhere = {demand.name for demand in waiting if demand.name not in served and not places(demand, nodes)}

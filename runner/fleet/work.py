@@ -27,10 +27,15 @@ class Work:
 class TryFailed(Exception):
     """A try of a batch failed on a replica. Never leaves the fleet: `ReplicaPool.next_try` says what follows."""
 
-    def __init__(self, failure: Failure, replica: str, error: BaseException, alone: bool = True) -> None:
-        """`alone`: no other batch was in the line of the replica, if that died or was lost."""
+    def __init__(
+        self, failure: Failure, replica: str, error: BaseException, alone: bool = True, sent: float = 0.0
+    ) -> None:
+        """`alone`: no other batch was in the line of the replica, if that died or was lost.
+
+        `sent`: when the batch went to the replica (monotonic).
+        """
         super().__init__(str(error))
-        self.failure, self.replica, self.error, self.alone = failure, replica, error, alone
+        self.failure, self.replica, self.error, self.alone, self.sent = failure, replica, error, alone, sent
 
 
 def cause_of(error: RayError) -> BaseException:

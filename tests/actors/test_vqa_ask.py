@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from seesaw.actors.engine_errors import EngineError
 from seesaw.actors.engines import VQA_ENGINES, Reply, VQAQuestion
 from seesaw.actors.plugins import find_plugin
 from seesaw.actors.process import ENGINE_DIED
@@ -87,13 +88,14 @@ def actor(engine: str, settings: dict, store="unused") -> VQAActor:
 HERE = f"{__name__}:" if __name__ in sys.modules else "test_vqa_ask:"
 
 
-def test_the_actor_checks_its_questionnaire_and_lets_ordinary_errors_through():
+def test_the_actor_checks_its_questionnaire_and_tells_ordinary_errors_as_text():
     vqa = actor(f"{HERE}Parrot", {})
     assert vqa.load()["load_seconds"] >= 0
     assert vqa.engine.checked == QUESTIONNAIRE.all
     vqa.engine.settings["raises"] = OSError("cannot identify image file")
-    with pytest.raises(OSError, match="cannot identify"):
+    with pytest.raises(EngineError, match="cannot identify") as raised:
         vqa.ask([b"a"])
+    assert raised.value.kind == "OSError"
     with pytest.raises(ConfigError, match="unknown"):
         actor("vlm", {}).load()
 

@@ -146,9 +146,9 @@ def test_tables_say_what_happened_and_count_only_what_was_asked(runs):
     assert matrices["is"]["age"].isna().all()
     assert matrices["is"]["gender"].notna().all()
     page = (run / "report/index.html").read_text()
-    assert "2 flagged by a safety checker, 2 blank" in page
+    assert "2 flagged or refused as unsafe, 2 blank" in page
 
     log = "".join(path.read_text() for path in (run / "logs").glob("trained-*.log"))
     assert "out of memory at 8 images a call; from now on 4" in log
     assert "out of memory at 4 images a call; from now on 2" in log
-    assert "flagged 2 images in 1 cells" in ended["faulty"].err
+    assert "2 images in 1 cells were flagged as unsafe, or refused" in ended["faulty"].err

@@ -39,7 +39,7 @@ def test_what_is_public_is_what_is_listed_imported_for_type_checkers_and_found()
     assert seen_by_type_checkers == seesaw._MODULES
     assert set(seesaw.__all__) <= set(dir(seesaw))
     assert all(f"`{name}`" in seesaw.__doc__ for name in seesaw.__all__)
-    assert len(seesaw.__all__) == 16
+    assert len(seesaw.__all__) == 18
     for name in seesaw.__all__:
         assert getattr(seesaw, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'analyse'"):

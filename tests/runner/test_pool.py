@@ -8,7 +8,7 @@ import time
 import pytest
 import ray
 
-from seesaw.results.errors import BatchFailed, EnvironmentFault, Interrupted
+from seesaw.results.errors import BatchFailed, EnvironmentFault, Interrupted, TryLater
 from seesaw.runner.config import ClusterConfig
 from seesaw.runner.display.events import Events
 from seesaw.runner.fleet.fleet import run_on_replica
@@ -24,7 +24,7 @@ class Worker:
     """Loads, works, fails and dies as it is told to by its name and its work."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.asked = name, 0
 
     def load(self) -> dict:
         if "dies" in self.name:
@@ -40,6 +40,11 @@ class Worker:
             os._exit(1)
         if what == "fail":
             raise ValueError("bad work")
+        if what == "later":
+            raise TryLater("slow down", seconds=60)
+        if what == "soon" and self.asked < 3:
+            self.asked += 1
+            raise TryLater("slow down", seconds=0.1)
         time.sleep(0.3 if what == "slow" else 0)
         return f"{what} by {self.name}"
 
@@ -77,7 +82,7 @@ class Owner:
         return False
 
 
-def run(scenario, names, size=1, in_flight=2, attempts=3):
+def run(scenario, names, size=1, in_flight=2, attempts=3, **more):
     """Run `scenario(pool, events)` on a pool whose n-th replica has the n-th of `names`, the last repeating.
 
     It is kept at `size` replicas, as the fleet would.
@@ -92,7 +97,7 @@ def run(scenario, names, size=1, in_flight=2, attempts=3):
         events = Events(lambda event, counts: None)
 
         owner = Owner(size)
-        cluster = ClusterConfig(in_flight=in_flight, attempts=attempts)
+        cluster = ClusterConfig(in_flight=in_flight, attempts=attempts, **more)
         owner.pool = pool = ReplicaPool("pool", make, cluster, events, owner)
         owner.keep()
         try:
@@ -129,6 +134,40 @@ def test_an_error_of_the_work_is_tried_again_and_then_set_aside_while_the_replic
         assert await call(pool, "ok") == "ok by a"
 
     run(scenario, ["a"])
+
+
+def test_a_service_that_asks_for_patience_gets_it_at_no_cost_of_attempts():
+    async def scenario(pool, events):
+        assert await call(pool, "soon") == "soon by a"
+        assert "pool is left alone for" in events.counts.notes[0]
+        assert "nothing is lost: slow down" in events.counts.notes[0]
+
+    run(scenario, ["a"], attempts=1)
+
+
+def test_while_a_model_is_left_alone_it_gets_no_other_batch_and_a_stop_ends_the_wait():
+    async def scenario(pool, events):
+        turned_away = asyncio.create_task(call(pool, "later"))
+        while not pool.held_back:
+            await asyncio.sleep(0.01)
+        others = [asyncio.create_task(call(pool, "ok", f"ok {i}")) for i in range(4)]
+        await asyncio.sleep(0.5)
+        assert not any(task.done() for task in (turned_away, *others))
+        assert not any(replica.line for replica in pool.replicas)
+        assert pool.waiting == 5
+        pool.stop()
+        ended = await asyncio.gather(turned_away, *others, return_exceptions=True)
+        assert {type(error) for error in ended} == {Interrupted}
+
+    run(scenario, ["a"], size=2)
+
+
+def test_a_service_that_asks_for_more_patience_than_a_run_has_ends_it():
+    async def scenario(pool, events):
+        with pytest.raises(EnvironmentFault, match=r"pool does nothing for 6\d s.*slow down"):
+            await call(pool, "later")
+
+    run(scenario, ["a"], wait_seconds=30)
 
 
 def test_a_replica_that_cannot_load_is_done_without_where_another_can():

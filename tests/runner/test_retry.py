@@ -13,7 +13,7 @@ UNFIXABLE = Failure.UNFIXABLE, True
 
 
 def follow(failures, attempts: int = 3, failures_in_a_row: int = 0) -> tuple[list[Next], Tries]:
-    policy, tries, verdicts = RetryPolicy(attempts), Tries(), []
+    policy, tries, verdicts = RetryPolicy(attempts, patience=3600), Tries(), []
     for failure, alone in failures:
         then, tries = policy.after(tries, failure, alone, failures_in_a_row)
         verdicts.append(then)
