@@ -26,7 +26,7 @@ from typing import Any
 
 from seesaw.results import errors
 from seesaw.results.errors import BatchFailed, EnvironmentFault, SeesawError, TryLater
-from seesaw.results.secrets import without_secrets
+from seesaw.results.secrets import without_values
 
 __all__ = ["EngineError", "kind_of", "plain_error", "plain_errors"]
 
@@ -67,22 +67,23 @@ def plain_errors() -> Iterator[None]:
 
 def plain_error(error: Exception) -> Exception:
     """The plain form of what an engine raised; see the head of this module."""
-    text = without_secrets(str(error)).strip()[:MESSAGE_CHARACTERS]
+    whole = without_values(str(error))
+    text = whole.strip()[:MESSAGE_CHARACTERS]
     if isinstance(error, TryLater):
         return TryLater(text, error.seconds)
     if isinstance(error, SeesawError):
         own = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-        return error if type(error) is own or own is BatchFailed else own(text)
-    status, whole = _status(error), f"{text} {getattr(error, 'body', '')}"
+        return error if own is BatchFailed or (type(error) is own and str(error) == whole) else own(whole)
+    status, told = _status(error), f"{whole} {getattr(error, 'body', '')}"
     label = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    if status == UNPAID or _USED_UP.search(whole):
+    if status == UNPAID or _USED_UP.search(told):
         return EnvironmentFault(f"the service wants to be paid ({label}): see to its quota or bill")
     if status in CLOSED:
         return EnvironmentFault(f"the service lets nobody in ({label}): check the key and what it may do")
     seconds = _retry_after(error)
     if status in LATER or (status and seconds is not None):
         return TryLater(label, seconds)
-    if _POLICY.search(whole):
+    if _POLICY.search(told):
         text += "; an engine hands back an image that was refused as seesaw.Withheld(None, 'flagged')"
     return EngineError(type(error).__name__, text)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import re
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from seesaw.actors.device import give_gpus
 from seesaw.actors.engine_errors import plain_error
 from seesaw.results.errors import StoreUnavailable
-from seesaw.results.secrets import without_secrets
+from seesaw.results.printable import printable
+from seesaw.results.secrets import without_values
 
 __all__ = ["ENGINE_DIED", "exit_if_engine_died", "forget_after", "set_up_process"]
 
@@ -36,6 +40,7 @@ def set_up_process(name: str, log_file: str, threads: int, gpus: float) -> None:
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         os.close(descriptor)
+        sys.stdout, sys.stderr = MaskedStream(sys.stdout), MaskedStream(sys.stderr)
     logging.basicConfig(level=logging.INFO, force=True)
     logging.getLogger().handlers[0].setFormatter(_Masked(f"%(asctime)s {name} %(levelname)s %(message)s"))
     log.info("process %d starts", os.getpid())
@@ -45,7 +50,34 @@ class _Masked(logging.Formatter):
     """Messages and tracebacks without tokens: both may quote a URL or a header."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return without_secrets(super().format(record))
+        return without_values(super().format(record))
+
+
+class MaskedStream(io.TextIOBase):
+    """A stream for what an engine prints, without secrets and escape codes, a line at a time.
+
+    What a library of C prints does not come by here.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._line, self._lock = stream, "", threading.Lock()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *lines, self._line = re.split(r"\r\n?|\n", self._line + text)  # a bar of progress ends its lines with \r
+            for line in lines:
+                self._stream.write(printable(without_values(line)) + "\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
 
 
 @contextmanager

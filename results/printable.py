@@ -6,8 +6,8 @@ import re
 
 __all__ = ["printable"]
 
-#: control characters, line separators, overrides of the writing direction, unpaired surrogates
-_ACTIVE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+#: control characters, line separators, marks and overrides of the writing direction, unpaired surrogates
+_ACTIVE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str, lines: bool = False) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from seesaw.results.secrets import first_line, without_secrets
+from seesaw.results.secrets import first_line, without_values
 from seesaw.runner.display.streams import say
 from seesaw.runner.stores.commands import store_commands
 from seesaw.runner.verbs import Verbs
@@ -55,13 +55,13 @@ def command() -> NoReturn:
 
 def _report_bug(error: BaseException) -> None:
     """Say that Seesaw itself is at fault, and where the traceback is; without secrets, which an error may quote."""
-    text = without_secrets("".join(traceback.format_exception(error)))
+    text = without_values("".join(traceback.format_exception(error)))
     where = "its traceback follows:\n" + text
     with suppress(OSError):
         with tempfile.NamedTemporaryFile("w", prefix="seesaw-error-", suffix=".txt", delete=False) as file:
             file.write(f"seesaw {' '.join(sys.argv[1:])}\n{text}")
         where = f"its traceback is in {file.name}"
-    kind = without_secrets(f"{type(error).__name__}: {first_line(error)}")
+    kind = f"{type(error).__name__}: {first_line(error)}"
     message = f"seesaw: this is an error of Seesaw's own, please report it; {kind}; {where}"
     say(message, sys.stderr, lines=True)
 
