@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from markupsafe import Markup
 
+from seesaw.results.printable import printable_markup
 from seesaw.results.report.findings import Agreement, Finding, Findings
 from seesaw.results.report.heatmap import open_svg, signed
 
@@ -72,7 +72,7 @@ def _scatter(cells: Sequence[Finding], span: tuple[float, float], label: str) ->
 def _dot(c: Finding, at: tuple[float, float]) -> str:
     x, y = at
     words = f"{c.subject}: {c.source} on {c.target}, exact {signed(c.exact)}, measured {signed(c.value)}"
-    tooltip = f"<title>{escape(words)}</title>"
+    tooltip = f"<title>{printable_markup(words)}</title>"
     if c.own:
         return f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6">{tooltip}</rect>'
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5">{tooltip}</circle>'

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from seesaw.results.printable import printable_markup
 
 __all__ = ["colour", "colour_bar", "heatmap", "ink", "open_svg", "signed"]
 
@@ -90,7 +91,7 @@ def open_svg(size: tuple[float, float], label: str) -> str:
     """The start of a picture of `size` (width, height), ended by `</g></svg>`. `label` is for screen readers."""
     width, height = (f"{side:.0f}" for side in size)
     return (
-        f'<svg role="img" aria-label="{escape(label)}" '
+        f'<svg role="img" aria-label="{printable_markup(label)}" '
         f'width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
         '<g font-size="11" text-anchor="middle" fill="currentColor">'
     )
@@ -98,8 +99,8 @@ def open_svg(size: tuple[float, float], label: str) -> str:
 
 def _name(name: str, x: float, y: float, anchor: str) -> str:
     shown = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    tooltip = f"<title>{escape(name)}</title>" if shown != name else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{tooltip}{escape(shown)}</text>'
+    tooltip = f"<title>{printable_markup(name)}</title>" if shown != name else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{tooltip}{printable_markup(shown)}</text>'
 
 
 def _cell(value: float, sure: bool, box: tuple[float, float, float, float], limit: float, tooltip: str) -> str:
@@ -113,7 +114,7 @@ def _cell(value: float, sure: bool, box: tuple[float, float, float, float], limi
         text, weight = (ink(fill), "700") if sure else ("#66625c", "400")
         inside = ""
     return (
-        f'<g><title>{escape(tooltip)}</title><rect {place} fill="{fill}"/>{inside}'
+        f'<g><title>{printable_markup(tooltip)}</title><rect {place} fill="{fill}"/>{inside}'
         f'<text x="{x + width / 2:.1f}" y="{y + height / 2 + 4:.1f}" fill="{text}" font-weight="{weight}">'
         f"{signed(value)}</text></g>"
     )

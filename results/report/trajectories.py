@@ -6,10 +6,10 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
 
 from markupsafe import Markup
 
+from seesaw.results.printable import printable_markup
 from seesaw.results.report.heatmap import open_svg
 from seesaw.results.tables.mitigation import STRATEGIES, Case, StepRow, is_reached
 
@@ -72,7 +72,8 @@ def _picture(case: Case) -> str:
     for x, _, step in points:
         name = step.axis or "before"
         shown = name if len(name) <= 15 else name[:14] + "\N{HORIZONTAL ELLIPSIS}"
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}"><title>{escape(name)}</title>{escape(shown)}</text>')
+        tooltip = f"<title>{printable_markup(name)}</title>"
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}">{tooltip}{printable_markup(shown)}</text>')
     return "".join([*parts, "</g></svg>"])
 
 
@@ -94,7 +95,7 @@ def _point(x: float, y: float, step: StepRow, case: Case, predicted: float) -> s
     else:
         shown += f'<rect x="{x - 3.5:.1f}" y="{y - 3.5:.1f}" width="7" height="7" fill="{_ABOVE}"/>'
     shown += f'<text x="{x + 7:.1f}" y="{y - 5:.1f}" text-anchor="start">{step.tau:.2f}</text>'
-    return f"<g><title>{escape(_after(step))}</title>{shown}</g>"
+    return f"<g><title>{printable_markup(_after(step))}</title>{shown}</g>"
 
 
 def _after(step: StepRow) -> str:
