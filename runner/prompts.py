@@ -19,7 +19,8 @@ from rich.table import Table
 from seesaw.actors.engines import PromptLength
 from seesaw.experiments.dataset.model import Axis
 from seesaw.experiments.prompts import Prompt, compose, prompts_of
-from seesaw.results.errors import ConfigError
+from seesaw.results.errors import ConfigError, SeesawError
+from seesaw.results.secrets import first_line
 from seesaw.results.tables.write import csv_of
 from seesaw.runner.display.streams import say
 from seesaw.runner.display.terminal import Console, escape
@@ -91,12 +92,20 @@ def prompt_lengths(experiment: Experiment, texts: Sequence[str]) -> dict[str, li
     """
     lengths: dict[str, list[PromptLength] | None] = {}
     for model in experiment.models:
-        engine = model.engine.load()
-        count = getattr(engine, "prompt_lengths", None)
+        count = getattr(model.engine.load(), "prompt_lengths", None)
         try:
-            lengths[model.name] = count(model.spec.settings, texts) if count else None
+            counted = count(model.spec.settings, texts) if count else None
         except ConfigError as error:
             raise ConfigError(f"{model.name}: {error}") from None
+        except Exception as error:
+            if not model.engine.is_users or isinstance(error, SeesawError):
+                raise
+            raise ConfigError(
+                f"{model.name}: its engine cannot count tokens: {type(error).__name__}: {first_line(error)}"
+            ) from error
+        if counted is not None and len(counted) != len(texts):
+            raise ConfigError(f"{model.name}: its engine's prompt_lengths gave {len(counted)} for {len(texts)} prompts")
+        lengths[model.name] = counted
     return lengths
 
 

@@ -146,3 +146,33 @@ def test_ordinary_punctuation_is_no_syntax_of_other_tools():
         "A photo of a follow-up: nurse", "self--made",
     ]  # fmt: skip
     assert foreign_syntax([text for text in ordinary if "++" not in text]) == []
+
+
+OWN = """
+from seesaw.actors.engines import PromptLength
+
+
+class Own:
+    @classmethod
+    def prompt_lengths(cls, settings, prompts):
+        how = settings["how"]
+        if how == "raises":
+            raise KeyError("vocabulary")
+        lengths = [PromptLength(len(p.split()), 5, " ".join(p.split()[5:])) for p in prompts]
+        return lengths[1:] if how == "too few" else lengths
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("counts", "own reads 5 tokens, and 4 of 5 prompts have more:\n.*lost would be 'baker'"),
+        ("raises", "own: its engine cannot count tokens: KeyError: 'vocabulary'"),
+        ("too few", "own: its engine's prompt_lengths gave 4 for 5 prompts"),
+    ],
+)
+def test_an_engine_of_the_users_counts_in_its_own_way(how, message, config):
+    Path("own.py").write_text(OWN)
+    path = config("baker", models=[{"name": "own", "engine": "own:Own", "settings": {"how": how}}])
+    with pytest.raises(ConfigError, match=message):
+        prompt_notes(load_experiment(path), 1)
