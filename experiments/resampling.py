@@ -15,7 +15,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from seesaw.experiments.counts import PromptCounts
 
@@ -98,6 +97,8 @@ def _weighted(counts: PromptCounts, axes: Sequence[str], number: Ints, prompts: 
         shapes.append((size, len(codes), k))
         size += len(codes) * k
     where = np.concatenate(rows), np.concatenate(columns)
+    from scipy.sparse import csr_array  # not needed by what plans, and a tenth of a second to import
+
     shows = csr_array((np.ones(len(where[0])), where), shape=(size, len(number)))
     sums = shows @ _seed_weights(len(number))  # a sparse product: no BLAS, whose last bits depend on the processor
     return {

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from rich.table import Table
 
 from seesaw.actors.engines import PromptLength
@@ -21,7 +20,6 @@ from seesaw.experiments.dataset.model import Axis
 from seesaw.experiments.prompts import Prompt, compose, prompts_of
 from seesaw.results.errors import ConfigError, SeesawError
 from seesaw.results.secrets import first_line
-from seesaw.results.tables.write import csv_of
 from seesaw.runner.display.streams import say
 from seesaw.runner.display.terminal import Console, escape
 from seesaw.runner.experiment import Experiment
@@ -198,6 +196,10 @@ def show_prompts(experiment: Experiment, as_json: bool, file: Path | None) -> li
             say(json.dumps({"event": "prompt", **dict(zip(_COLUMNS, columns, strict=True)), "tokens": tokens}))
     elif file is not None:
         cells = [[*columns, *_cells(lengths, by_model)] for *columns, by_model in rows]
+        import pandas as pd  # not needed by what plans, and a third of a second to import
+
+        from seesaw.results.tables.write import csv_of
+
         file.write_text(csv_of(pd.DataFrame(cells, columns=[*_COLUMNS, *lengths])), encoding="utf-8")
     else:
         _print(rows, lengths)

@@ -145,3 +145,22 @@ cli.command()
         assert "hf_abcdef" not in kept.read_text() + child.stderr
     finally:
         kept.unlink()
+
+
+@pytest.mark.parametrize(
+    ("config", "slow"),
+    [
+        ("small.yaml", {"pandas", "scipy", "transformers", "torch", "ray"}),
+        ("demo", {"pandas", "scipy", "torch", "ray"}),  # the tokenizers of its models are loaded, without torch
+    ],
+)
+def test_a_plan_imports_nothing_that_takes_long(config, slow, tmp_path):
+    (tmp_path / "small.yaml").write_text(
+        "{models: [{name: one, engine: simulated}], vqa: simulated, subjects: [nurse], axes: [gender], images: 8}"
+    )
+    command = [sys.executable, "-X", "importtime", "-m", "seesaw", "plan", config]
+    planned = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    lines = [line for line in planned.stderr.splitlines() if line.startswith("import time:")]
+    imported = {line.rpartition("|")[2].strip() for line in lines}
+    assert "seesaw.runner.plan" in imported
+    assert not slow & imported

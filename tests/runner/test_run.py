@@ -21,6 +21,7 @@ axes: [gender]
 images: 8
 store: store
 run: a run
+cluster: {replicas: {one: 1}}
 """
 #: a process that runs two sweeps and goes on; what it prints last is what is left of them
 TWICE = """
@@ -123,7 +124,7 @@ def test_ctrl_c_beside_an_event_loop_stops_the_run_and_not_the_process(folder):
 def test_a_signal_that_was_ignored_stays_ignored(folder):
     """`nohup seesaw sweep ...`: the terminal is closed, and the sweep goes on to its end."""
     command = [
-        "nohup", SEESAW, "sweep", "config.yaml", "images=160", "--json",
+        "nohup", SEESAW, "sweep", "config.yaml", "images=80", "--json",
         "models=[{name: one, engine: simulated, settings: {seconds: 0.02}, cpus: 0.2}]",
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
