@@ -46,6 +46,7 @@ TTI_ENGINES: Mapping[str, str] = {
 VQA_ENGINES: Mapping[str, str] = {
     "vllm": "seesaw.actors.vllm_engine:VLLMEngine",
     "transformers": "seesaw.actors.transformers_engine:TransformersEngine",
+    "misreading": "seesaw.actors.misreading:MisreadingVQA",
     "simulated": "seesaw.actors.simulated:SimulatedVQA",
 }
 

@@ -124,7 +124,7 @@ class Config:
     mitigator: str = "pm"
     normalize: bool = False
     max_steps: Integer | None = 5
-    vqa: Any = "pictogram-vlm"
+    vqa: Any = "pictogram-vlm"  #: one VLM, or a list of two: a sweep asks both, and figures are those of the first
     store: str | None = None
     run: Annotated[str, AfterValidator(_local)] | None = None
     cluster: ClusterConfig = field(default_factory=ClusterConfig)

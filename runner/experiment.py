@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -69,6 +69,7 @@ class Experiment:
     priorities: Any = None  #: of the config, or of the file that it names
     normalize: bool = False  #: whether `priorities` are still to be divided by their sum
     search: tuple[Path, ...] = ()  #: the folders where what the config names is looked up first
+    second_vlm: ResolvedModel[VLMConfig] | None = None  #: reads the images of a sweep as well; figures are the first's
 
     @cached_property
     def questionnaire(self) -> Questionnaire:
@@ -78,6 +79,14 @@ class Experiment:
     def questionnaire_key(self) -> str:
         asked = self.questionnaire
         return questionnaire_key(self.vlm.identity, [(q.text, q.choices) for q in asked.all], asked.person is not None)
+
+    @property
+    def second(self) -> Experiment | None:
+        """This experiment as the second VLM reads it, if there is one."""
+        if self.second_vlm is None:
+            return None
+        replicas = {name: count for name, count in self.cluster.replicas.items() if name == self.second_vlm.name}
+        return replace(self, vlm=self.second_vlm, second_vlm=None, cluster=replace(self.cluster, replicas=replicas))
 
     @cached_property
     def mitigation_settings(self) -> AnalysisSettings:
@@ -99,9 +108,14 @@ class Experiment:
         )
 
     @property
+    def vlms(self) -> tuple[ResolvedModel[VLMConfig], ...]:
+        """The VLM that gives the figures, and the second one if there is one."""
+        return (self.vlm,) if self.second_vlm is None else (self.vlm, self.second_vlm)
+
+    @property
     def engines(self) -> dict[str, Plugin]:
-        """The engine of every model and of the VLM, by its name."""
-        served: list[ResolvedModel[Any]] = [*self.models, self.vlm]
+        """The engine of every model and VLM, by its name."""
+        served: list[ResolvedModel[Any]] = [*self.models, *self.vlms]
         return {each.name: each.engine for each in served}
 
     @property
@@ -132,7 +146,7 @@ class Experiment:
             **{key: getattr(self.config, key) for key in ("intervention", *_MITIGATE)},
             "priorities": self.priorities,
             "normalize": self.normalize,
-            "vqa": asdict(self.vlm.spec),
+            "vqa": [asdict(vlm.spec) for vlm in self.vlms] if self.second_vlm else asdict(self.vlm.spec),
             "store": self.store,
             "run": str(self.run),
             "cluster": asdict(self.cluster),
@@ -153,6 +167,7 @@ class Experiment:
             "metric": dict(self.settings.metric),
             "targets": {axis: [float(x) for x in target] for axis, target in self.settings.targets.items()},
             "vqa": {self.vlm.name: self.vlm.identity},
+            **({"second_vqa": {self.second_vlm.name: self.second_vlm.identity}} if self.second_vlm else {}),
         }
 
 
@@ -182,20 +197,14 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
             raise ConfigError(f"{spec.name}: truth: no pictogram world '{spec.truth}'{nearest(spec.truth, WORLDS)}")
     store = Store(_absolute(config.store or "outputs/store"))
     models = tuple(_resolve(spec, "images", TTI_ENGINES, search, store) for spec in specs)
-    vlm = _resolve(load_named(VLMConfig, "vlms", config.vqa, search), "answers", VQA_ENGINES, search, store)
-    for question in questionnaire_of(dataset).all:
-        if vlm.spec.questions and question.text not in vlm.spec.questions:
-            raise ConfigError(
-                f"vqa: '{vlm.name}' was made for certain questions, and '{question.text}' is none; choose another"
-            )
-    if vlm.name in {spec.name for spec in specs}:
-        raise ConfigError(f"vqa: the VLM and a model are both called '{vlm.name}'; every one needs a name of its own")
-    _check_replicas(config.cluster, [*(m.name for m in models), vlm.name])
+    vlms = _vlms(config.vqa, dataset, {spec.name for spec in specs}, search, store)
+    _check_replicas(config.cluster, [*(model.name for model in models), *(vlm.name for vlm in vlms)])
     experiment = Experiment(
         name=config.name,
         dataset=dataset,
         models=models,
-        vlm=vlm,
+        vlm=vlms[0],
+        second_vlm=vlms[1] if len(vlms) > 1 else None,
         images=images_of(config.images),
         seed=config.seed,
         settings=settings,
@@ -212,9 +221,37 @@ def load_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
     return experiment
 
 
+def _vlms(
+    vqa: Any, dataset: Dataset, taken: Collection[str], search: Sequence[Path], store: Store
+) -> list[ResolvedModel[VLMConfig]]:
+    """The VLM of the key `vqa`, or the two of them. Raises ConfigError."""
+    entries = vqa if isinstance(vqa, list) else [vqa]
+    if not 1 <= len(entries) <= 2:
+        raise ConfigError(f"vqa: expected one VLM, or a list of two, got {len(entries)}")
+    vlms = [
+        _resolve(load_named(VLMConfig, "vlms", entry, search), "answers", VQA_ENGINES, search, store)
+        for entry in entries
+    ]
+    for vlm in vlms:
+        for question in questionnaire_of(dataset).all:
+            if vlm.spec.questions and question.text not in vlm.spec.questions:
+                raise ConfigError(
+                    f"vqa: '{vlm.name}' was made for certain questions, and '{question.text}' is none; choose another"
+                )
+        if vlm.name in taken:
+            raise ConfigError(
+                f"vqa: the VLM and a model are both called '{vlm.name}'; every one needs a name of its own"
+            )
+    if len(vlms) == 2 and vlms[0].name == vlms[1].name:
+        raise ConfigError(f"vqa: both VLMs are called '{vlms[0].name}'; every one needs a name of its own")
+    if len(vlms) == 2 and vlms[0].identity == vlms[1].identity:
+        raise ConfigError(f"vqa: '{vlms[0].name}' and '{vlms[1].name}' are one VLM, which agrees with itself")
+    return vlms
+
+
 def with_model(experiment: Experiment, spec: ModelConfig) -> Experiment:
     """`experiment` with one more model. Raises ConfigError for a name that is taken, and as its engine does."""
-    if spec.name in {experiment.vlm.name, *(model.name for model in experiment.models)}:
+    if spec.name in experiment.engines:
         raise ConfigError(f"a model of this experiment is called '{spec.name}', which is kept for another; rename it")
     resolved = _resolve(spec, "images", TTI_ENGINES, [Path.cwd()], Store(experiment.store))
     return replace(experiment, models=(*experiment.models, resolved))

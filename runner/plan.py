@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -17,7 +17,7 @@ from seesaw.results.words import prompt_label
 from seesaw.runner.config import ModelConfig, VLMConfig
 from seesaw.runner.experiment import Experiment, ResolvedModel
 from seesaw.runner.scheduling.resources import Demand, Node, places
-from seesaw.runner.scheduling.simulate import simulate
+from seesaw.runner.scheduling.simulate import Simulation, simulate
 
 __all__ = [
     "Batch",
@@ -27,6 +27,7 @@ __all__ = [
     "Timing",
     "all_answered",
     "batches_of",
+    "batches_to_ask",
     "costs_of",
     "demand_of",
     "in_whole_batches",
@@ -124,6 +125,7 @@ class Plan:
     vqa_hours: float
     memory: tuple[tuple[str, float, float, float, str], ...]  #: (name, GPUs, CPUs, GB, licence) of one replica
     strays: tuple[str, ...]  #: files in the run's folders of the store that count nowhere
+    second_asks: int = 0  #: batches that the second VLM still has to read
 
     def total(self, what: str) -> Any:
         return sum(getattr(model, what) or 0 for model in self.models)
@@ -137,8 +139,12 @@ def all_batches(experiment: Experiment, model: ResolvedModel[ModelConfig]) -> It
 
 def all_answered(experiment: Experiment, store: Store) -> bool:
     """Whether the store holds all answers of a sweep. Images are not looked at: they are not needed any more."""
-    answered = store.names(experiment.vlm.folder)
-    return all(batch.answers in answered for model in experiment.models for batch in all_batches(experiment, model))
+    return not batches_to_ask(experiment, store.names(experiment.vlm.folder))
+
+
+def batches_to_ask(experiment: Experiment, answered: Collection[str]) -> int:
+    """How many batches of a sweep the VLM has not answered; `answered` are the names of its shards."""
+    return sum(batch.answers not in answered for model in experiment.models for batch in all_batches(experiment, model))
 
 
 def licence_of(spec: ModelConfig | VLMConfig) -> str:
@@ -181,8 +187,8 @@ def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
                 name=model.name,
                 cells=subjects * (1 + counterfactuals),
                 images=images,
-                attributes=images * axes,
-                questions=images * questions,
+                attributes=images * axes * len(experiment.vlms),
+                questions=images * questions * len(experiment.vlms),
                 batches=total,
                 images_held=with_images,
                 answers_held=with_answers,
@@ -192,10 +198,20 @@ def make_plan(experiment: Experiment, store: Store | None = None) -> Plan:
                 disk_gb=stored * model.spec.image_kb / 1e6 if model.spec.image_kb else None,
             )
         )
-    served: list[ModelConfig | VLMConfig] = [*(m.spec for m in experiment.models), experiment.vlm.spec]
+    second, second_asks = experiment.second, 0
+    if second is not None:
+        answered, odd = store.look(second.vlm.folder)
+        problems += odd
+        second_asks = batches_to_ask(second, answered)
+    served: list[ModelConfig | VLMConfig] = [
+        *(model.spec for model in experiment.models),
+        *(vlm.spec for vlm in experiment.vlms),
+    ]
+    seconds = [BATCH * questions * vlm.spec.seconds_per_question for vlm in experiment.vlms]
     return Plan(
         models=tuple(models),
-        vqa_hours=asks * BATCH * questions * experiment.vlm.spec.seconds_per_question / 3600,
+        vqa_hours=sum(n * each for n, each in zip((asks, second_asks), seconds, strict=False)) / 3600,
+        second_asks=second_asks,
         memory=tuple((s.name, s.gpus, s.cpus, s.memory_gb, licence_of(s)) for s in served),
         strays=tuple(f"{p.name}: {p.message}" for p in problems),
     )
@@ -256,7 +272,7 @@ def costs_of(experiment: Experiment) -> dict[str, tuple[Demand, str]]:
     questions = len(experiment.questionnaire.all)
     estimates: list[tuple[ResolvedModel[Any], float]] = [
         *((model, BATCH * model.spec.seconds_per_image) for model in experiment.models),
-        (experiment.vlm, BATCH * questions * experiment.vlm.spec.seconds_per_question),
+        *((vlm, BATCH * questions * vlm.spec.seconds_per_question) for vlm in experiment.vlms),
     ]
     costs, store = {}, Store(experiment.store)
     for served, seconds in estimates:
@@ -295,20 +311,29 @@ def time_plan(experiment: Experiment, plan: Plan, gpus: int, gpu_gb: float) -> T
     if why := _not_timed(asks, "seconds_per_question", nodes):
         left_out.append(why)
         vlm = None
-    simulation = simulate(models, vlm, nodes)
-    demands = [*models, *([vlm] if vlm else [])]
+    second = _second_demand(experiment, plan, costs)
+    if second is not None and (why := _not_timed(second, "seconds_per_question", nodes)):
+        left_out.append(why)
+        second = None
+    passes = _passes(models, vlm, second, nodes)
+    demands = [*models, *(each for each in (vlm, second) if each)]
     more = None
     if gpus and any(demand.gpus for demand in demands):
-        more = simulate(models, vlm, nodes_of(gpus + 1, gpu_gb)).makespan / 3600
-    names = [replica.demand.name for replica in simulation.replicas]
+        wider = _passes(models, vlm, second, nodes_of(gpus + 1, gpu_gb))
+        more = sum(each.makespan for each in wider) / 3600
+    names = [replica.demand.name for each in passes for replica in each.replicas]
+    hours = sum(each.makespan for each in passes) / 3600
+    busy = {
+        gpu: sum(each.utilisation.get(gpu, 0.0) * each.makespan for each in passes) for gpu in passes[0].utilisation
+    }
     return Timing(
         gpus=gpus,
         gpu_gb=gpu_gb,
         cpus=sum(node.cpus for node in nodes),
-        hours=simulation.makespan / 3600,
-        bound_hours=simulation.bound / 3600,
-        utilisation=tuple(simulation.utilisation.values()),
-        loading_gpu_hours=simulation.loading_hours,
+        hours=hours,
+        bound_hours=sum(each.bound for each in passes) / 3600,
+        utilisation=tuple(seconds / (3600 * hours) if hours else 0.0 for seconds in busy.values()),
+        loading_gpu_hours=sum(each.loading_hours for each in passes),
         costs=tuple(
             Cost(
                 w.name,
@@ -316,14 +341,28 @@ def time_plan(experiment: Experiment, plan: Plan, gpus: int, gpu_gb: float) -> T
                 w.load_seconds,
                 costs[w.name][1],
                 names.count(w.name),
-                simulation.gpu_hours.get(w.name, 0.0),
+                sum(each.gpu_hours.get(w.name, 0.0) for each in passes),
             )
             for w in demands
         ),
         one_more_hours=more,
         left_out=tuple(left_out),
-        log=simulation.log,
+        log=tuple(line for each in passes for line in each.log),
     )
+
+
+def _passes(
+    models: Sequence[Demand], vlm: Demand | None, second: Demand | None, nodes: Sequence[Node]
+) -> list[Simulation]:
+    """What is made and read, then what the second VLM reads: it begins when the first has ended."""
+    return [simulate(models, vlm, nodes), *([simulate([], second, nodes)] if second else [])]
+
+
+def _second_demand(experiment: Experiment, plan: Plan, costs: Mapping[str, tuple[Demand, str]]) -> Demand | None:
+    """What the second VLM takes, which reads all images after the first; None if there is none, or nothing is left."""
+    if experiment.second_vlm is None or not plan.second_asks:
+        return None
+    return replace(costs[experiment.second_vlm.name][0], queued=plan.second_asks)
 
 
 def _not_timed(demand: Demand, key: str, nodes: Sequence[Node]) -> str:

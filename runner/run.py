@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from seesaw.experiments.lab import Lab
 from seesaw.experiments.sweep import withheld_images
 from seesaw.results.errors import Interrupted, RunDirectoryError
 from seesaw.results.store.lock import at_work
@@ -22,7 +24,8 @@ from seesaw.runner.display.events import Counts, Events, Show
 from seesaw.runner.display.metrics import exported
 from seesaw.runner.display.progress import FIGURES, recorded
 from seesaw.runner.display.streams import diverted
-from seesaw.runner.jobs.job import Job
+from seesaw.runner.experiment import Experiment
+from seesaw.runner.jobs.job import Job, ReadTwice
 from seesaw.runner.plan import Plan, make_plan
 from seesaw.runner.prompts import prompt_notes
 from seesaw.runner.rundir import RunDirectory
@@ -93,7 +96,7 @@ def _work(
 ) -> int:
     """Run a job of which something is left. Ray and all that needs it is imported here, since nothing else does."""
     from seesaw.runner.cluster.connect import connected
-    from seesaw.runner.cluster.preflight import check_disk, preflight
+    from seesaw.runner.cluster.preflight import Ready, check_disk, preflight
     from seesaw.runner.cluster.requirements import check_resources
 
     experiment = job.experiment
@@ -110,12 +113,21 @@ def _work(
             stops.install()  # Ray has put its own handler there
             check_resources(job.served)
             ready = preflight(job.served, uncounted)
-            for note in ready.notes:
+            second = job.second if isinstance(job, ReadTwice) else None
+            if second is not None:
+                check_resources(second)
+            ready_for_second = preflight(second) if second is not None else Ready()
+            for note in dict.fromkeys((*ready.notes, *ready_for_second.notes)):
                 events.note(note)
             directory.write_config()  # from here on the directory is this experiment's
             directory.write_run_json("running", began=began)
             recorded = True
-            asyncio.run(_observe(job, store, directory, events, ready, stops, writable))
+            passes = [(job.served, job.observe, ready)]
+            if second is not None and isinstance(job, ReadTwice):
+                passes.append((second, job.observe_second, ready_for_second))
+            for served, observe, nodes in passes:
+                more = job.command == "mitigate"
+                asyncio.run(_observe(served, observe, more, store, directory, events, nodes, stops, writable))
         complete = _write(job, directory, events)
     except BaseException as error:
         stopped = isinstance(error, Interrupted | KeyboardInterrupt)
@@ -187,21 +199,30 @@ def _lacking(counts: Counts, directory: RunDirectory) -> str:
 
 
 async def _observe(
-    job: Job, store: Store, directory: RunDirectory, events: Events, ready: Ready, stops: StopRequests, writable: bool
+    experiment: Experiment,
+    observe: Callable[[Lab, Events], Awaitable[None]],
+    more: bool,
+    store: Store,
+    directory: RunDirectory,
+    events: Events,
+    ready: Ready,
+    stops: StopRequests,
+    writable: bool,
 ) -> None:
-    """Let the job observe. The first request to stop lets what is in flight finish; the second stops at once.
+    """Let a job observe; `more` work may come while it does.
+
+    The first request to stop lets what is in flight finish; the second stops at once.
 
     A store that is not `writable` is not waited for: it would not become so by itself.
     """
     from seesaw.runner.fleet.fleet import Fleet
     from seesaw.runner.lab import FleetLab
 
-    experiment = job.served
     if not writable:
         experiment = replace(experiment, cluster=replace(experiment.cluster, wait_seconds=1.0))
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    fleet = Fleet(experiment, directory.logs, events, ready, more=job.command == "mitigate", abandon=task.cancel)
+    fleet = Fleet(experiment, directory.logs, events, ready, more=more, abandon=task.cancel)
 
     def stop() -> None:
         if fleet.stopping:
@@ -213,7 +234,7 @@ async def _observe(
     with stops.call(lambda: loop.call_soon_threadsafe(stop)):
         try:
             lab = FleetLab(experiment, store, fleet, events)
-            await job.observe(lab, events)
+            await observe(lab, events)
             await fleet.report_metrics()
             lab.note_losses()
             events.withheld(withheld_images(lab.withheld()))

@@ -77,7 +77,7 @@ def check_writable(store: Store, plan: Plan) -> bool:
     try:
         store.probe()
     except EnvironmentFault as fault:
-        lacking = plan.total("batches") - plan.total("answers_held")
+        lacking = plan.total("batches") - plan.total("answers_held") + plan.second_asks
         if lacking:
             raise EnvironmentFault(
                 f"{fault}; a store that can only be read serves a run that needs nothing new, and this one lacks "

@@ -22,7 +22,8 @@ from seesaw.results.report.heatmap import colour_bar, signed
 from seesaw.results.report.misreading_section import misreading_section
 from seesaw.results.report.mitigation_section import mitigation_section
 from seesaw.results.report.sweep_section import sweep_section
-from seesaw.results.tables.misreading import read_misreading
+from seesaw.results.report.two_vlms_section import two_vlms_section
+from seesaw.results.tables.misreading import read_misreading, read_two_vlms
 from seesaw.results.tables.run_reader import MitigationTables, Run
 from seesaw.results.words import prompt_label
 
@@ -105,7 +106,7 @@ def _context(run: Run, findings: Findings | None, store: str) -> dict[str, Any]:
     entries = findings.entries if findings else ()
     limit = _limit([*((c.source, c.target, c.value) for c in entries), *_entries(mitigation)])
     fingerprint = run.run_json["fingerprint"]
-    misread = read_misreading(run.path)
+    misread, two = read_misreading(run.path), read_two_vlms(run.path)
 
     def examples() -> ExampleImages:  # one for each section, so that neither uses up the other's share of the page
         return ExampleImages(store, run.models, fingerprint["seed"])
@@ -119,6 +120,7 @@ def _context(run: Run, findings: Findings | None, store: str) -> dict[str, Any]:
         "run": run.run_json,
         "sweep": sweep is not None,
         "mitigation": of_mitigation,
+        "two_vlms": two_vlms_section(two, examples()) if sweep and two else None,
         "misreading": misreading_section(misread, sweep.matrix) if sweep and misread else None,
         "others_too": run.run_json.get("command") not in (None, *(settings if len(settings) == 1 else ())),
         "every_settings": settings,

@@ -12,10 +12,19 @@ import pyarrow as pa
 from seesaw.results.errors import RunDirectoryError
 from seesaw.results.secrets import first_line
 from seesaw.results.store.parquet import plain_table
-from seesaw.results.tables.schemas import ACCURACY, CONFUSION, CORRECTED, CORRECTED_BIAS, MISREADING
+from seesaw.results.tables.schemas import (
+    ACCURACY,
+    AGREEMENT,
+    CONFUSION,
+    CORRECTED,
+    CORRECTED_BIAS,
+    DISAGREEMENTS,
+    HUI_WALTER,
+    MISREADING,
+)
 from seesaw.results.tables.write import about_of
 
-__all__ = ["LABEL_TABLES", "MisreadingTables", "read_misreading"]
+__all__ = ["LABEL_TABLES", "TWO_VLM_TABLES", "MisreadingTables", "TwoVLMTables", "read_misreading", "read_two_vlms"]
 
 #: in tables/, what `seesaw labels import` writes
 LABEL_TABLES: Mapping[str, pa.Schema] = {
@@ -24,6 +33,12 @@ LABEL_TABLES: Mapping[str, pa.Schema] = {
     "misreading": MISREADING,
     "corrected": CORRECTED,
     "corrected_bias": CORRECTED_BIAS,
+}
+#: in tables/, what a sweep with two VLMs writes
+TWO_VLM_TABLES: Mapping[str, pa.Schema] = {
+    "agreement": AGREEMENT,
+    "hui_walter": HUI_WALTER,
+    "disagreements": DISAGREEMENTS,
 }
 
 
@@ -49,12 +64,29 @@ def read_misreading(run: Path) -> MisreadingTables | None:
     return MisreadingTables(**frames, notes=tuple(map(str, notes)) if isinstance(notes, list) else ())
 
 
+@dataclass(frozen=True)
+class TwoVLMTables:
+    """The tables that a second VLM makes, as docs/reference.md lists them."""
+
+    agreement: pd.DataFrame
+    hui_walter: pd.DataFrame
+    disagreements: pd.DataFrame
+
+
+def read_two_vlms(run: Path) -> TwoVLMTables | None:
+    """The tables of `run` that a second VLM makes; None if there was none. Raises RunDirectoryError."""
+    folder = run / "tables"
+    if not (folder / "agreement.parquet").is_file():
+        return None
+    return TwoVLMTables(**{name: _frame(folder / f"{name}.parquet", schema) for name, schema in TWO_VLM_TABLES.items()})
+
+
 def _frame(path: Path, schema: pa.Schema) -> pd.DataFrame:
     try:
         frame: pd.DataFrame = plain_table(path, schema.names).cast(schema).to_pandas()
     except (pa.ArrowException, OSError, KeyError) as error:
         raise RunDirectoryError(
             f"'{path}' cannot be read as the table that it should be: {first_line(error)}; delete it, and import the "
-            "labels again"
+            "labels again, or sweep again"
         ) from None
     return frame

@@ -8,15 +8,18 @@ import pyarrow as pa
 
 __all__ = [
     "ACCURACY",
+    "AGREEMENT",
     "ANSWERS",
     "BIAS",
     "CONFUSION",
     "CORRECTED",
     "CORRECTED_BIAS",
+    "DISAGREEMENTS",
     "DISTRIBUTIONS",
     "EFFECTS",
     "FAILURES",
     "FLIPS",
+    "HUI_WALTER",
     "LABELS",
     "MATRICES",
     "MISREADING",
@@ -103,6 +106,16 @@ ACCURACY = pa.schema(
     [*_texts("vlm", "axis", "group_axis", "group"), *_counts("labelled", "right"), *_numbers("accuracy", "low", "high")]
 )
 CONFUSION = pa.schema([*_texts("vlm", "axis", "truth", "read"), *_counts("count"), *_numbers("share")])
+
+#: Of two VLMs (second_answers.parquet has the columns of answers.parquet): tables/agreement.parquet, a row an axis, and
+#: "person"; tables/hui_walter.parquet, a row a VLM and attribute ("": all); tables/disagreements.parquet.
+AGREEMENT = pa.schema(
+    [*_texts("first", "second", "axis"), *_counts("images"), *_numbers("agree", "kappa", "low", "high")]
+)
+HUI_WALTER = pa.schema([*_texts("vlm", "axis", "attribute"), *_numbers("accuracy"), ("converged", pa.bool_())])
+DISAGREEMENTS = pa.schema(
+    [*_texts("axis"), *_CELL, *_counts("image"), *_texts("image_key", "prompt", "first", "second")]
+)
 
 #: mitigation_matrices.parquet, a row an entry of the matrix that a step saw; `step` counts the mitigations before it.
 #: A candidate whose images show nobody has no rows. Neither has a strategy that looks at no counterfactuals.

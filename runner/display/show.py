@@ -54,7 +54,8 @@ def show_plan(experiment: Experiment, plan: Plan, as_json: bool, timing: Timing 
         f"{total('hours'):.2f}", f"{total('disk_gb'):.2f}",
     )  # fmt: skip
     console.print(table)
-    console.print(f"VQA by {escape(experiment.vlm.name)}: {plan.vqa_hours:.2f} device hours")
+    vlms = ", then ".join(escape(vlm.name) for vlm in experiment.vlms)
+    console.print(f"VQA by {vlms}: {plan.vqa_hours:.2f} device hours")
     for name, gpus, cpus, memory, licence in plan.memory:
         replicas = experiment.cluster.replicas.get(name)
         many = f"{replicas} x" if replicas else "as many as pay x"

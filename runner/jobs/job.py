@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from seesaw.experiments.lab import Lab
 from seesaw.results.store.store import Store
@@ -11,7 +11,7 @@ from seesaw.runner.display.events import Events
 from seesaw.runner.experiment import Experiment
 from seesaw.runner.plan import Plan
 
-__all__ = ["Job"]
+__all__ = ["Job", "ReadTwice"]
 
 
 class Job(Protocol):
@@ -57,4 +57,18 @@ class Job(Protocol):
 
     def write(self, events: Events) -> bool:
         """Write the tables into the run directory. Returns whether everything in them is defined."""
+        ...
+
+
+@runtime_checkable
+class ReadTwice(Protocol):
+    """A job whose images a second VLM reads as well, after the first has read them all."""
+
+    @property
+    def second(self) -> Experiment | None:
+        """The experiment as the second VLM reads it; None if there is only one."""
+        ...
+
+    async def observe_second(self, lab: Lab, events: Events) -> None:
+        """As `Job.observe`, over the second VLM."""
         ...
