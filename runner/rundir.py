@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from seesaw.results.atomic_write import atomic_write
 from seesaw.results.errors import InputError, RunDirectoryError
-from seesaw.results.store.parquet import plain_table
+from seesaw.results.store.parquet import file_digest, plain_table
 from seesaw.results.tables.run_reader import read_run_json
 from seesaw.results.tables.schemas import FAILURES
 from seesaw.results.tables.write import table_of, write_table
@@ -140,8 +140,11 @@ class RunDirectory:
         for path in sorted(path for pattern in self._files for path in self.path.glob(pattern)):
             if _UNFINISHED.fullmatch(path.name):
                 continue
-            with path.open("rb") as file:
-                digests[str(path.relative_to(self.path))] = hashlib.file_digest(file, "sha256").hexdigest()
+            try:
+                digest = file_digest(path)
+            except pa.ArrowInvalid as error:  # a FIFO would be waited for
+                raise RunDirectoryError(f"'{path}' cannot be read: {error}; delete it") from None
+            digests[str(path.relative_to(self.path))] = digest
         return digests
 
     def write_failures(self, failures: Sequence[Failure]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["LARGEST_TABLE", "end_of_file", "plain_batches", "plain_metadata", "plain_table", "regular_file"]
+__all__ = [
+    "LARGEST_TABLE",
+    "end_of_file",
+    "file_digest",
+    "plain_batches",
+    "plain_metadata",
+    "plain_table",
+    "regular_file",
+]
 
 LARGEST_TABLE = 8 << 30  #: bytes of the columns that are read whole, uncompressed: the answers of a billion questions
 _ROWS = 1 << 16  #: read at a time
@@ -55,6 +64,12 @@ def regular_file(path: str | Path, largest: int) -> bytes:
         while filled < size and (count := file.readinto(memoryview(content)[filled:])):
             filled += count
     return bytes(content[:filled])
+
+
+def file_digest(path: str | Path) -> str:
+    """SHA-256 of a local file, streaming, as 64 hex digits. Raises as `regular_file` does."""
+    with os.fdopen(_open_regular(path), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def end_of_file(path: str | Path, count: int) -> bytes:

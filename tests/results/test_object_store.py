@@ -1,5 +1,6 @@
 """The store on object storage: an S3 server on this machine that checks signatures and can be stopped and killed."""
 
+import json
 import multiprocessing
 import os
 import pickle
@@ -19,9 +20,13 @@ from pyarrow import fs
 
 from seesaw.results.errors import ConfigError, EnvironmentFault, StoreError, StoreUnavailable
 from seesaw.results.secrets import without_secrets
+from seesaw.results.store import lock
+from seesaw.results.store import store as store_file
+from seesaw.results.store.lock import alone, at_work
 from seesaw.results.store.shards import serialise
-from seesaw.results.store.store import Store
+from seesaw.results.store.store import Store, shard_folder
 from tests.results.test_store import FOLDER, images, shard
+from tests.results.test_store_verbs import VLM, A, B, answers_of, files, fill, of, run_with, seesaw_store, shard_of
 
 pytestmark = pytest.mark.slow  # starts servers of an object store, stops them and kills writers
 
@@ -311,3 +316,72 @@ def test_a_uri_with_credentials_is_refused_and_not_shown(uri):
         Store(uri)
     assert "hidden" not in str(error.value)
     assert "hidden" not in without_secrets(f"error: no '{uri}'")
+
+
+def test_push_and_pull_bring_a_store_to_an_object_store_and_back(server, tmp_path):
+    local = fill(tmp_path / "store", models=A, numbers=range(3))
+    pushed = seesaw_store("push", tmp_path / "store", server.uri(), "--yes", "--json")
+    assert pushed.exit_code == 0, pushed.output
+    assert files(server.files / "a/prefix") == files(tmp_path / "store")
+    again = json.loads(
+        seesaw_store("push", tmp_path / "store", server.uri(), "--yes", "--json").output.splitlines()[-1]
+    )
+    assert (again["shards"], again["same"]) == (0, 6)
+    listed = [json.loads(line) for line in seesaw_store("ls", server.uri(), "--json").output.splitlines()]
+    assert {(each["kind"], each["shards"]) for each in listed[:-1]} == {("images", 3), ("answers", 3)}
+    assert listed[0].get("images", 24) == 24
+    overwrite(server, shard_of(A, 0)[0], b"other" + serialise(shard_of(A, 0)[1])[5:])
+    back = seesaw_store("pull", tmp_path / "back", server.uri(), "--yes")
+    assert back.exit_code == 1
+    assert "damaged" in back.output
+    assert files(tmp_path / "back").keys() == files(tmp_path / "store").keys() - {shard_of(A, 0)[0]}
+    assert all(problem is None for _, problem in Store(tmp_path / "back").verify())
+    assert local.names(shard_folder("images", "model a", A))
+
+
+def test_mv_to_an_object_store_and_gc_there(server, tmp_path):
+    fill(tmp_path / "store", models=A + B, numbers=range(2))
+    before = files(tmp_path / "store")
+    assert seesaw_store("mv", tmp_path / "store", server.uri(), "--yes").exit_code == 0
+    assert files(server.files / "a/prefix") == before
+    assert not (tmp_path / "store").exists()
+    run_with(tmp_path / "outputs/a", A, VLM)
+    collected = seesaw_store("gc", server.uri(), "--runs", tmp_path / "outputs", "--yes")
+    assert collected.exit_code == 0, collected.output
+    about = {answers_of(VLM, shard_of(A, number)[0])[0] for number in range(2)}
+    assert files(server.files / "a/prefix").keys() == of(before, A) | about
+
+
+def test_a_lease_keeps_others_off_an_object_store_until_it_was_not_renewed(server, tmp_path, monkeypatch):
+    store = fill(tmp_path / "store", models=A, numbers=range(1))
+    assert seesaw_store("push", tmp_path / "store", server.uri(), "--yes").exit_code == 0
+    store = Store(server.uri())
+    refused = pytest.raises(EnvironmentFault, match="at work on the store")
+    with at_work(store), at_work(Store(server.uri())), refused, alone(store):
+        pass
+    with alone(store), pytest.raises(EnvironmentFault, match="being cleaned or moved"), at_work(Store(server.uri())):
+        pass
+    assert not store.entries("leases")
+    # of a driver that was killed
+    store.keep("leases/work-killed", b"somewhere 1")
+    with pytest.raises(EnvironmentFault, match="at work on the store"), alone(store):
+        pass
+    monkeypatch.setattr(lock, "HELD", -1.0)
+    with alone(store):
+        pass
+    monkeypatch.setattr(lock, "RENEWED", 0.05)
+    with at_work(store):
+        renewed = set()
+        deadline = time.monotonic() + 20
+        while len(renewed) < 2 and time.monotonic() < deadline:
+            renewed |= {info.mtime_ns for info in store.entries("leases") if info.base_name != "work-killed"}
+            time.sleep(0.1)
+        assert len(renewed) == 2
+
+
+def test_an_object_that_is_larger_than_a_shard_can_be_is_not_read(server, monkeypatch):
+    store = Store(server.uri())
+    store.commit(shard(1), images(1))
+    monkeypatch.setattr(store_file, "LARGEST_SHARD", 1000)
+    with pytest.raises(StoreError, match="1,000 are the most"):
+        store.read(shard(1))

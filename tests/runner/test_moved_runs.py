@@ -1,6 +1,7 @@
 """Where a run and its store lie is no part of the run: when moved, they are found or said to be missing."""
 
 import json
+import os
 import shutil
 import subprocess
 from dataclasses import replace
@@ -14,8 +15,10 @@ from seesaw.results.errors import EnvironmentFault, RunDirectoryError
 from seesaw.results.store.store import Store
 from seesaw.runner.display.status import show_status
 from seesaw.runner.experiment import load_experiment
+from seesaw.runner.jobs.sweep import SweepJob
 from seesaw.runner.report import rewrite_report, write_report
 from seesaw.runner.run_places import places_of, store_of
+from seesaw.runner.rundir import RunDirectory
 from seesaw.runner.store_checks import check_same_store
 from tests.results.trial import experiment_of, run_of
 
@@ -191,3 +194,12 @@ def test_a_swept_project_moves_and_its_store_serves_others_when_it_can_only_be_r
     assert more.code == 4
     assert "a store that can only be read serves a run that needs nothing new, and this one lacks" in more.err
     assert not (tmp_path / "d" / "run.json").exists()
+
+
+@pytest.mark.timeout(60)
+def test_a_fifo_in_the_place_of_a_table_is_named_and_not_waited_for(project):
+    directory = RunDirectory(SweepJob(experiment_at(project, project / "run/config.yaml")))
+    (project / "run/matrices.csv").unlink()
+    os.mkfifo(project / "run/matrices.csv")
+    with pytest.raises(RunDirectoryError, match=r"matrices\.csv' cannot be read: it is no regular file; delete it"):
+        directory.finished()
