@@ -64,16 +64,18 @@ def correct(tally: Tally, labelled: pd.DataFrame, settings: AnalysisSettings) ->
     label) and read (the VLM's answer). Axes without labels are left out, and named in `notes`.
     """
     methods: dict[str, _Matrix | _Powered] = {}
-    tests, notes = [], []
+    tests, notes, bare = [], list[str](), list[str]()
     for axis in tally.targets:
         mine = labelled_of(labelled, axis)
         if not len(mine.truth):
-            notes.append(f"{axis.name}: no image is labelled, so nothing is corrected")
+            bare.append(axis.name)
             continue
         p = mine.p_value()
         method = methods[axis.name] = _Powered.of(mine, tally) if p < LEVEL_OF_TEST else _Matrix.of(mine)
         tests.append((axis.name, len(mine.truth), (mine.truth == mine.read).mean(), p, method.name))
         notes += _notes(mine, p)
+    if bare:
+        notes.append(f"no image has a label for {', '.join(bare)}, so nothing is corrected there")
     entries = [row for group in range(len(tally.groups)) for row in _entries(tally, group, methods, settings)]
     biases = [row for group in range(len(tally.groups)) for row in _biases(tally, group, methods, settings)]
     return Correction(

@@ -8,7 +8,7 @@ import pandas as pd
 
 from seesaw.experiments.correction import correct
 from seesaw.experiments.labelled import measured_accuracy
-from seesaw.experiments.labelling import labelled_readings
+from seesaw.experiments.labelling import agreed_labels, labelled_readings
 from seesaw.experiments.settings import AnalysisSettings
 from seesaw.experiments.tally import Tally
 from seesaw.results.tables.labels import read_labels
@@ -38,6 +38,7 @@ def write_corrections(run: Path, tally: Tally, settings: AnalysisSettings) -> li
         if (run / name).is_file()
     }
     correction = correct(tally, seen[ANSWERS_OF[0]], settings)
+    notes = [*_undecided(labels), *correction.notes]
     tables = [
         measured_accuracy(read, settings.dataset.axes, str(read["vlm"].iloc[0])) for read in seen.values() if len(read)
     ]
@@ -51,7 +52,16 @@ def write_corrections(run: Path, tally: Tally, settings: AnalysisSettings) -> li
         ("confusion", confusion, None),
         ("corrected", correction.matrices, about),
         ("corrected_bias", correction.bias, about),
-        ("misreading", correction.misreading, {"notes": list(correction.notes)}),
+        ("misreading", correction.misreading, {"notes": notes}),
     ):
         write_both(folder, name, table_of(frame, LABEL_TABLES[name], known))
-    return list(correction.notes)
+    return notes
+
+
+def _undecided(labels: pd.DataFrame) -> list[str]:
+    """A note on images that were labelled and yet have no label of an axis, if there are any."""
+    asked = len(labels.drop_duplicates(["image_key", "axis"]))
+    undecided = asked - len(agreed_labels(labels))
+    if not undecided:
+        return []
+    return [f"of {asked:,} labelled images and axes, {undecided:,} count nowhere: unclear, or labellers are divided"]

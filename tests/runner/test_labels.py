@@ -11,6 +11,7 @@ from PIL import Image
 from seesaw.actors.pictogram.world import WORLDS
 from seesaw.results.errors import ConfigError, InputError, LabelsError, RunDirectoryError, StoreError
 from seesaw.results.tables.labels import add_labels, read_labels
+from seesaw.runner.cli import main
 from seesaw.runner.labels import import_labels, plan_labels
 from seesaw.runner.report import rewrite_report
 from tests.results.trial import run_of
@@ -232,3 +233,38 @@ def test_labels_that_cannot_be_read_are_named_and_not_replaced(run):
     with pytest.raises(RunDirectoryError, match="move it aside"):
         add_labels(run, read_labels(run))
     assert (run / "labels.parquet").read_bytes() == b"PAR1 no"
+
+
+def test_unclear_labels_and_labellers_who_are_divided_count_nowhere_and_are_told(run):
+    path = plan_labels(run, 3, ["gender"])
+    rows = rows_of(path)
+    labels = [
+        {**rows[0], "label": "male"},
+        {**rows[1], "label": "unclear"},
+        {**rows[2], "label": "male", "labeller": "Ann"},
+        {**rows[2], "label": "female", "labeller": "Bo"},
+    ]
+    pd.DataFrame(labels).to_csv(path, index=False)
+    total, new, notes = import_labels(run, path)
+    assert (total, new) == (4, 4)
+    assert notes[0] == "of 3 labelled images and axes, 2 count nowhere: unclear, or labellers are divided"
+    assert pd.read_parquet(run / "tables" / "misreading.parquet")["labelled"].tolist() == [1]
+    assert notes[0] in rewrite_report(run, None)[0].read_text()
+
+
+def test_the_commands_say_where_things_are_and_what_is_new(run, tmp_path, capfd):
+    def seesaw(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main([*map(str, arguments)], standalone_mode=False)
+        out, err = capfd.readouterr()
+        return end.value.code, out, err
+
+    code, out, _ = seesaw("labels", "plan", run, "-n", 4, "--axis", "gender", "--out", tmp_path / "mine")
+    assert (code, out.split()[0]) == (0, str(tmp_path / "mine" / "labels.csv"))
+    filled(tmp_path / "mine" / "labels.csv", truly(run))
+    code, out, err = seesaw("labels", "import", run, tmp_path / "mine" / "labels.csv")
+    assert (code, out.split(";")[0]) == (0, "4 labels, 4 of them new")
+    assert "no image has a label for clothing, disability" in err
+    code, _, err = seesaw("labels", "import", run, tmp_path / "none.csv")
+    assert code == 2
+    assert "there is no such file" in err
