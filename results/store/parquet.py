@@ -115,7 +115,30 @@ def plain_table(
         if allowed is not None:
             _check_columns(table.schema_arrow, allowed)
         _check_size(table.metadata, names if columns is not None else None, largest or LARGEST_TABLE)
+        if largest is not None and _worst_size(table.metadata) > largest:
+            return _row_by_row(table, names, largest)
         return table.read(None if columns is None else names)
+
+
+def _worst_size(metadata: Any) -> int:
+    """Bytes that the data could have in memory: every value of a column with a dictionary may be its longest word."""
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    chunks = (group.column(number) for group in groups for number in range(group.num_columns))
+    return sum(
+        chunk.total_uncompressed_size * (chunk.num_values if chunk.has_dictionary_page else 1) for chunk in chunks
+    )
+
+
+def _row_by_row(table: pq.ParquetFile, names: Sequence[str], largest: int) -> pa.Table:
+    """All rows of a small file; ArrowInvalid as soon as they have more than `largest` bytes."""
+    batches, size = [], 0
+    for batch in table.iter_batches(1, columns=names):
+        size += batch.nbytes
+        if size > largest:
+            raise pa.ArrowInvalid(f"its data has more than {largest:,} bytes, the most that such a file can have")
+        batches.append(batch)
+    metadata = {key: value for key, value in (table.metadata.metadata or {}).items() if key != b"ARROW:schema"}
+    return pa.Table.from_batches(batches, table.schema_arrow.with_metadata(metadata)).combine_chunks()
 
 
 def _check_columns(schema: pa.Schema, allowed: pa.Schema) -> None:

@@ -21,6 +21,7 @@ import pytest
 from seesaw.results.errors import EnvironmentFault, StoreError, StoreUnavailable
 from seesaw.results.store.costs import MeasuredCosts, read_costs, write_costs
 from seesaw.results.store.identity import batch_key, image_key
+from seesaw.results.store.parquet import plain_table
 from seesaw.results.store.shards import check_vlm, serialise
 from seesaw.results.store.store import ANSWER_SHARD, IMAGE_SHARD, Store, shard_folder
 
@@ -262,10 +263,11 @@ def test_costs_in_a_fifo_are_not_waited_for(tmp_path):
     assert read_costs(store, FOLDER) is None
 
 
-def _signed(table: pa.Table) -> bytes:
+def _signed(table: pa.Table, **options: object) -> bytes:
     """The bytes of a shard with any columns, and a valid SHA-256."""
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, table.schema, compression="zstd", use_dictionary=False) as writer:
+    options = {"use_dictionary": False, **options}
+    with pq.ParquetWriter(sink, table.schema, compression="zstd", **options) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({"seesaw.sha256": "0" * 64})
     content = sink.getvalue().to_pybytes()
@@ -289,6 +291,30 @@ def test_a_shard_is_read_only_if_its_columns_are_those_of_its_schema(tmp_path, c
     (tmp_path / shard(1)).write_bytes(content)
     with _memory(1 << 30), pytest.raises(StoreError, match="cannot be read"):
         store.read(shard(1))
+
+
+def test_a_shard_whose_dictionary_holds_one_vast_word_does_not_fill_the_memory(tmp_path):
+    """By its footer the column is as large as one word; each of its rows is that word."""
+    store = Store(tmp_path)
+    store.commit(shard(1), images(1))
+    size, repeats = 50 << 20, 60  # three GB
+    word = pa.DictionaryArray.from_arrays(pa.array([0] * repeats, pa.int32()), pa.array(["a" * size]))
+    rows = pa.concat_tables([images(1).slice(0, 1)] * repeats).set_column(3, "prompt", word)
+    content = _signed(rows, use_dictionary=["prompt"], dictionary_pagesize_limit=1 << 30, store_schema=False)
+    assert len(content) < 1 << 21
+    del rows, word
+    (tmp_path / shard(1)).write_bytes(content)
+    with _memory((1 << 30) + 6 * size), pytest.raises(StoreError, match="cannot be read"):
+        store.read(shard(1))
+
+
+def test_a_sound_shard_of_which_the_dictionaries_could_be_too_large_is_read(tmp_path):
+    store = Store(tmp_path)
+    store.commit(shard(1), images(1))
+    content = (tmp_path / shard(1)).read_bytes()
+    table = plain_table(content, largest=len(content))  # row by row
+    assert table.equals(store.read(shard(1)))
+    assert table.schema.metadata == store.read(shard(1)).schema.metadata
 
 
 VLM = shard_folder("answers", "a vlm", "a" * 32)
