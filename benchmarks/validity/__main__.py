@@ -1,6 +1,6 @@
 """Whether Seesaw's figures are right: its own analysis of answers that are drawn from worlds known exactly.
 
-    python -m benchmarks.validity [--quick] [--repeats 1]
+    python -m benchmarks.validity [--quick] [--images 16 48 200 192/48] [--repeats 1]
 
 Five worlds x 26 subjects x 64 entries of four kinds: embedded, fair, null (no couplings) and null-fair; 16, 48 and 200
 images a prompt, and 192 of an initial prompt with 48 of each counterfactual; images of one number are independent, or
@@ -90,9 +90,10 @@ def summary(groups: dict[tuple[str, str, float], pd.DataFrame]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one world of each kind, two designs")
+    parser.add_argument("--images", nargs="+", choices=NUMBERS, default=list(NUMBERS), help="of a prompt")
     parser.add_argument("--repeats", type=int, default=1, help="draws of every world")
     args = parser.parse_args()
-    designs = ["48", DEFAULT] if args.quick else list(NUMBERS)
+    designs = ["48", DEFAULT] if args.quick else args.images
     began, groups = time.monotonic(), {}
     worlds = [(kind, world) for kind in KINDS for world in worlds_of(kind)[: 1 if args.quick else None]]
     with ProcessPoolExecutor() as pool:
