@@ -17,12 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 import yaml
+from filelock import FileLock, Timeout
 
 from seesaw.results.errors import InputError
 from seesaw.results.store.parquet import regular_file
 from seesaw.results.store.store import MARK, Store
 
-__all__ = ["every_run", "find_runs", "places_of", "same_place", "store_of"]
+__all__ = ["every_run", "find_runs", "is_driven", "places_of", "same_place", "store_of"]
 
 _LARGEST_CONFIG = 1 << 26  #: bytes
 
@@ -81,6 +82,21 @@ def store_of(run: Path) -> str:
         if Store(moved).is_there():
             return moved
     return recorded
+
+
+def is_driven(run: Path) -> bool:
+    """Whether a driver is at work in a run directory at this moment."""
+    lock = FileLock(run / ".lock")
+    if not os.path.exists(lock.lock_file):
+        return False
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    except OSError:  # a directory of another user, which may be read but not locked
+        return False
+    lock.release()
+    return False
 
 
 def same_place(one: str, other: str) -> bool:

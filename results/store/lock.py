@@ -11,7 +11,6 @@ driver keeps others waiting for no longer.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import threading
@@ -26,7 +25,6 @@ __all__ = ["alone", "at_work"]
 
 RENEWED = 60.0  #: seconds after which a lease is written again
 HELD = 300.0  #: seconds after which a lease that was not has no holder
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
 
 
 @contextmanager
@@ -73,7 +71,7 @@ def _locked(store: Store, kind: int, busy: str) -> Iterator[None]:
         except BlockingIOError:
             raise EnvironmentFault(busy) from None
         except OSError as error:
-            if exclusive or error.errno not in _NO_LOCKS:
+            if exclusive:  # a driver works without a lock where there are none; nothing is removed or moved there
                 raise EnvironmentFault(
                     f"the file system of the store '{store.root}' has no locks ({os.strerror(error.errno or 0)}), so "
                     "nobody can tell whether a driver is at work on it"

@@ -13,7 +13,7 @@ from seesaw.results.tables.run_reader import read_run_json
 from seesaw.results.words import duration
 from seesaw.runner.display.streams import say
 from seesaw.runner.display.terminal import Console, escape
-from seesaw.runner.run_places import find_runs
+from seesaw.runner.run_places import find_runs, is_driven
 
 __all__ = ["show_runs"]
 
@@ -52,4 +52,6 @@ def _state(run: Path) -> tuple[str, str]:
         record = read_run_json(run)
     except RunDirectoryError:
         return "?", "run.json cannot be read"
-    return str(record.get("command", "?")), str(record["state"])
+    state = str(record["state"])
+    killed = state == "running" and not is_driven(run)
+    return str(record.get("command", "?")), "killed" if killed else state

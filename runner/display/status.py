@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from filelock import FileLock, Timeout
 
 from seesaw.results.errors import InputError, RunDirectoryError
 from seesaw.results.secrets import first_line
@@ -23,6 +22,7 @@ from seesaw.runner.display.streams import say
 from seesaw.runner.display.terminal import Console, escape
 from seesaw.runner.experiment import load_experiment
 from seesaw.runner.plan import make_plan
+from seesaw.runner.run_places import is_driven
 
 __all__ = ["follow", "show_status", "show_verify"]
 
@@ -41,7 +41,7 @@ def show_status(run: Path, as_json: bool, given: str | None = None) -> None:
     store = Store(experiment.store)
     plan, found = make_plan(experiment, store), store.is_there()
     state = record["state"]
-    working = _at_work(run)
+    working = is_driven(run)
     if state == "running" and not working:
         state = "killed"
     failures = run / "failures.parquet"
@@ -96,7 +96,7 @@ def follow(run: Path, given: str | None = None) -> None:
     """Print where a run stands, then its figures as they change, until no driver is at work on it."""
     show_status(run, as_json=False, given=given)
     console, last = Console(highlight=False), ""
-    while _at_work(run):
+    while is_driven(run):
         about = _progress(run)
         if about and about["figures"] != last:
             last = about["figures"]
@@ -129,18 +129,6 @@ def _failed(path: Path) -> list[dict[str, Any]]:
         return rows
     except (OSError, pa.ArrowException) as error:
         raise RunDirectoryError(f"'{path}' cannot be read: {first_line(error)}; delete it") from None
-
-
-def _at_work(run: Path) -> bool:
-    lock = FileLock(run / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
-    except OSError:  # a directory of another user, which may be read but not locked
-        return False
-    lock.release()
-    return False
 
 
 def show_verify(root: str, as_json: bool) -> int:

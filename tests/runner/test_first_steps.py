@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from seesaw.runner.cluster import machine
 from seesaw.runner.cluster.machine import machine_checks
@@ -121,6 +122,11 @@ def test_ls_lists_runs_with_their_state(seesaw, tmp_path):
     (row,) = events(seesaw("ls", "--json"))
     assert (row["run"], row["command"], row["state"]) == ("outputs/a", "sweep", "done")
     assert "outputs/a" in seesaw("ls").out
+    (run / "run.json").write_text(json.dumps({"command": "sweep", "state": "running", "fingerprint": {}}))
+    (run / ".lock").touch()
+    with FileLock(run / ".lock"):
+        assert events(seesaw("ls", "--json"))[0]["state"] == "running"
+    assert events(seesaw("ls", "--json"))[0]["state"] == "killed"
     assert seesaw("ls", "nowhere").code == 2
 
 
