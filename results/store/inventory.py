@@ -11,8 +11,9 @@ import pyarrow as pa
 from pyarrow import fs
 
 from seesaw.results.errors import StoreError
+from seesaw.results.store.names import identity_of, is_shard
 from seesaw.results.store.shards import ENDING, rows_in
-from seesaw.results.store.store import READERS, Store, identity_of, is_shard
+from seesaw.results.store.store import READERS, Store
 
 __all__ = ["FolderContent", "count_rows", "folder_contents", "other_bytes"]
 

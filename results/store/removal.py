@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 
 from seesaw.results.errors import InputError, nearest
 from seesaw.results.store.inventory import FolderContent, folder_contents
+from seesaw.results.store.names import is_unfinished
 from seesaw.results.store.store import MARK, Store
 
 __all__ = ["Removal", "plan_removal", "remove", "remove_empty_store", "unreferenced"]
@@ -74,7 +74,7 @@ def unreferenced(store: Store, identities: Iterable[str]) -> Removal:
 
 
 def _stale(store: Store, name: str) -> bool:
-    if not _unfinished(name) or not store.local:
+    if not is_unfinished(name) or not store.local:
         return False
     with suppress(OSError):
         return time.time() - os.lstat(store.path(name)).st_mtime > UNFINISHED
@@ -116,7 +116,7 @@ def remove_empty_store(store: Store) -> bool:
     """Remove what is left of a local store that holds nothing any more; whether it is gone then."""
     for content in list(folder_contents(store)):
         for name in content.others:
-            if _unfinished(name):
+            if is_unfinished(name):
                 store.remove(name)
     for folder in ("costs", "images", "answers"):
         for info in store.entries(folder):
@@ -133,7 +133,3 @@ def remove_empty_store(store: Store) -> bool:
     if {entry.name for entry in os.scandir(store.path(""))} <= {MARK}:
         store.remove(MARK)  # and with it the folder
     return not os.path.exists(store.path(""))
-
-
-def _unfinished(name: str) -> bool:
-    return re.fullmatch(r"\.[\w.-]+\.tmp", os.path.basename(name)) is not None

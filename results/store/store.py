@@ -27,7 +27,6 @@ import contextlib
 import errno
 import logging
 import os
-import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +40,7 @@ from seesaw.results.atomic_write import atomic_write
 from seesaw.results.errors import EnvironmentFault, StoreError
 from seesaw.results.secrets import first_line
 from seesaw.results.store.filesystem import meaning, no_bucket, open_filesystem
+from seesaw.results.store.names import identity_of, is_shard, is_unfinished, shard_folder
 from seesaw.results.store.parquet import end_of_file, regular_file
 from seesaw.results.store.shards import (
     ANSWER_SHARD,
@@ -49,7 +49,6 @@ from seesaw.results.store.shards import (
     check_name,
     check_vlm,
     deserialise,
-    readable_name,
     serialise,
 )
 
@@ -61,21 +60,16 @@ __all__ = [
     "READERS",
     "Store",
     "StoreProblem",
-    "identity_of",
-    "is_shard",
     "problem_in",
     "shard_folder",
 ]
 
 MARK = ".seesaw"  #: marks a local store: the mount point of a share that is away has none
 LEASES = "leases"  #: in an object store: who is at work on it (`results.store.lock`)
-_SHARD = re.compile(r"(images/[\w.-]+/[0-9a-f]{32}|answers/[\w.-]+/[0-9a-f]{32}-[0-9a-f]{32})\.parquet")
-_FOLDER = re.compile(r"(?:images|answers)/[A-Za-z0-9_][A-Za-z0-9_.-]{0,59}-([0-9a-f]{32})")
 LARGEST_NOTE = 1 << 20  #: bytes of a file that is no shard
 READERS = 16  #: threads that read the ends of shards; a folder may have hundreds of thousands
 COMMITS = 5  #: tries to commit a shard whose name something else takes
 log = logging.getLogger(__name__)
-_STALE = re.compile(r"\.[\w.-]+\.tmp")
 
 
 @dataclass(frozen=True)
@@ -85,11 +79,6 @@ class StoreProblem:
     name: str
     kind: str
     message: str
-
-
-def shard_folder(kind: str, name: str, identity: str) -> str:
-    """Folder of a model's images or a VLM's answers: its name, made safe for a path, and its identity."""
-    return f"{kind}/{readable_name(name)}-{identity}"
 
 
 class Store:
@@ -292,9 +281,9 @@ class Store:
     def _looked_at(self, folder: str) -> Iterator[tuple[str, StoreProblem | None]]:
         """Everything in a folder, and why it is no shard that ends as a complete one does."""
         for name, complete in self._scan(folder):
-            if _SHARD.fullmatch(name):
+            if is_shard(name):
                 problem = None if complete else StoreProblem(name, "damaged", "cut short")
-            elif _STALE.fullmatch(name.rsplit("/", 1)[-1]):
+            elif is_unfinished(name):
                 problem = StoreProblem(name, "temporary", "a write that was never finished; it counts nowhere")
             else:
                 problem = StoreProblem(name, "foreign", "not written by Seesaw; it counts nowhere")
@@ -460,17 +449,6 @@ def problem_in(name: str, content: bytes) -> StoreProblem | None:
         message = f"{error}, and no identity, as version 0.1.0 wrote them; a run takes them if its VLM has that name"
         return StoreProblem(name, "unproven", message)
     return None
-
-
-def is_shard(name: str) -> bool:
-    """Whether a file could be a shard, by its name."""
-    return _SHARD.fullmatch(name) is not None
-
-
-def identity_of(folder: str) -> str:
-    """The identity in the name of a folder that a model or VLM could have; "" if it is no such name."""
-    match = _FOLDER.fullmatch(folder)
-    return match[1] if match else ""
 
 
 def _ends(entries: Sequence[os.DirEntry[str]]) -> list[tuple[str, bool]]:

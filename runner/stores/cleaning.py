@@ -9,8 +9,9 @@ from pathlib import Path
 from seesaw.results.errors import InputError
 from seesaw.results.store.inventory import folder_contents
 from seesaw.results.store.lock import alone
+from seesaw.results.store.names import identity_of
 from seesaw.results.store.removal import Removal, plan_removal, remove, unreferenced
-from seesaw.results.store.store import Store, identity_of
+from seesaw.results.store.store import Store
 from seesaw.results.words import in_bytes
 from seesaw.runner.display.streams import say
 from seesaw.runner.stores.listing import listed, open_store
