@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+
 from seesaw.experiments.shrinkage import picked_width, shrunken
 
 __all__ = ["by_bias", "by_size", "false_calls", "mean_errors", "power", "strongest"]
