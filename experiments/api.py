@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pandas as pd
 
@@ -25,11 +25,12 @@ from seesaw.experiments.images import GivenImages
 from seesaw.experiments.intermit import EPSILON, MAX_STEPS, Problem
 from seesaw.experiments.lab import Lab
 from seesaw.experiments.mitigators import PM
-from seesaw.experiments.priorities import check_epsilon, check_priority
+from seesaw.experiments.priorities import check_epsilon, check_margin, check_max_steps, check_priority
 from seesaw.experiments.prompt_sets import PromptSetObserver
 from seesaw.experiments.settings import make_settings
 from seesaw.experiments.strategies import strategies_of
 from seesaw.results.errors import ConfigError, nearest
+from seesaw.results.tables.mitigation import probability_reached
 from seesaw.results.tables.read_answers import read_answers
 
 __all__ = ["MitigatedSubject", "SubjectBias", "analyze", "biasconnect", "mitigate"]
@@ -125,9 +126,11 @@ class MitigatedSubject:
 
     `steps` has a row for the model before any mitigation, and one after every mitigation. Its columns: `axis` (the one
     mitigated last, "" in the first row), `tau`, `tau_se`, `predicted` (tau as predicted before the mitigation, NaN if
-    the strategy predicts nothing) and `w_<axis>` for every axis. `outcome` is reached, no_gain, exhausted, max_steps or
-    undefined, and `reason` says why it is undefined. `matrices` has an IS matrix for every step that looked at
-    counterfactuals, with the candidate axes in rows; it is empty for a strategy that does not look at them.
+    the strategy predicts nothing), `judged` (whether tau and w are of `fresh` images, or of those `shared` with the
+    decisions), `p_reached` (the probability that tau is at most epsilon) and `w_<axis>` for every axis. `outcome` is
+    reached, no_gain, exhausted, max_steps or undefined, and `reason` says why it is undefined. `matrices` has an IS
+    matrix for every step that looked at counterfactuals, with the candidate axes in rows; it is empty for a strategy
+    that does not look at them.
     """
 
     model: str
@@ -155,7 +158,9 @@ def mitigate(
     *,
     strategy: str = "greedy",
     epsilon: float = EPSILON,
-    max_steps: int | None = MAX_STEPS,
+    max_steps: int | Literal["chosen"] | None = MAX_STEPS,
+    fresh: bool = True,
+    margin: float = 0.0,
     normalize: bool = False,
     images: GivenImages = None,
     metric: str | Mapping[str, str] = "nominal",
@@ -167,7 +172,9 @@ def mitigate(
 
     `priority` weighs the chosen axes and sums to 1; `normalize` divides it by its sum. `strategy` is greedy
     (InterMit's), all, own or random (in an order drawn with `seed`). `max_steps` is the largest number of axes to
-    mitigate; None: all of them. `images` is as in `biasconnect`.
+    mitigate; "chosen": as many as `priority` has; None: all of them. `fresh`: where the mitigation ends, the model is
+    judged on images that no decision saw. `margin`: epsilon is reached at a tau of `epsilon - margin` or less. `images`
+    is as in `biasconnect`.
 
     Raises ConfigError for an unknown name and a value out of range, and what the Lab raises.
 
@@ -178,7 +185,10 @@ def mitigate(
         nurse.steps
     """
     _check_subject(dataset, subject)
-    problem = Problem(model, subject, check_priority(dataset, priority, normalize), check_epsilon(epsilon), max_steps)
+    problem = Problem(
+        model, subject, check_priority(dataset, priority, normalize), check_epsilon(epsilon),
+        check_max_steps(max_steps), fresh, check_margin(margin),
+    )  # fmt: skip
     [chosen] = strategies_of(strategy, seed)
     observer = PromptSetObserver(lab, PM(make_settings(dataset, metric, targets, intervention), images))
     state = _finished(intermit.mitigate(observer, problem, chosen))
@@ -188,6 +198,7 @@ def mitigate(
     for step in state.steps:
         predicted = before.predicted if before and before.predicted is not None else float("nan")
         row = {"axis": before.axis if before else "", "tau": step.tau, "tau_se": step.tau_error, "predicted": predicted}
+        row |= {"judged": step.judged, "p_reached": probability_reached(step.tau, step.tau_error, problem.epsilon)}
         rows.append(row | {f"w_{axis}": w for axis, w in step.w.items()})
         before = step
     return MitigatedSubject(
@@ -197,7 +208,7 @@ def mitigate(
         state.outcome,
         state.reason,
         state.mitigated,
-        steps=pd.DataFrame(rows, columns=["axis", "tau", "tau_se", "predicted", *(f"w_{name}" for name in names)]),
+        steps=pd.DataFrame(rows, columns=[*_STEP, *(f"w_{name}" for name in names)]),
         matrices=tuple(
             _matrix(list(step.sensitivity.values()), tuple(step.sensitivity), names)
             for step in state.steps
@@ -205,6 +216,9 @@ def mitigate(
         ),
         alerts=tuple(str(alert) for step in state.steps for alert in step.alerts),
     )
+
+
+_STEP = ("axis", "tau", "tau_se", "predicted", "judged", "p_reached")  #: columns of `steps`, before those of w
 
 
 def _matrix(rows: list[Any], sources: tuple[str, ...], targets: list[str] | tuple[str, ...]) -> pd.DataFrame:

@@ -7,12 +7,21 @@ The algorithm is two pure functions. `required_prompt_sets` says which prompt se
     while not state.outcome:
         state = step(problem, state, observe(required_prompt_sets(problem, state, ...)), ...)
 
-A step either measures the current model (w, tau, perhaps an outcome) or chooses the axis to mitigate next. `mitigate`
-runs this loop over a Lab. Strategies are in `experiments.strategies`, mitigators in `experiments.mitigators`.
+A step measures the current model (w, tau, perhaps the end), or judges an end on fresh images, or chooses the axis to
+mitigate next. `mitigate` runs this loop over a Lab.
+
+Which images. The images that a decision saw favour it: the tau at which a mitigation stops is too low if it is read off
+the same images. So where the shared images, which all decisions see, say that a mitigation ends, the model is judged on
+as many fresh ones (`experiments.images.FRESH`), which no decision saw. These give the tau, w and outcome that are
+reported. If their tau is above epsilon after all, and there is something left to do, the mitigation goes on. Judging
+ends alone, and not every step, is what makes it cheap.
+
+Strategies are in `experiments.strategies`, mitigators in `experiments.mitigators`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -27,7 +36,7 @@ from seesaw.experiments.sensitivity import gamma, tau
 from seesaw.experiments.strategies import GREEDY, Strategy, View
 from seesaw.experiments.trajectory import Alert, State, Step
 from seesaw.experiments.uncertainty import Z, tau_error
-from seesaw.results.tables.mitigation import TOLERANCE, is_reached
+from seesaw.results.tables.mitigation import TOLERANCE, Judged, Outcome, is_reached
 
 __all__ = ["EPSILON", "MAX_STEPS", "Problem", "mitigate", "required_prompt_sets", "step"]
 
@@ -40,14 +49,24 @@ MAX_STEPS = 5
 class Problem:
     """One subject on one model to mitigate. `priority` weighs the chosen axes and sums to 1 (`experiments.priorities`).
 
-    The mitigator decides how w is measured and how many images are looked at.
+    The mitigator decides how w is measured and how many images are looked at. `fresh`: an end is judged on images that
+    no decision saw. `margin`: epsilon is reached at a tau of epsilon - margin or less.
     """
 
     model: str
     subject: str
     priority: Mapping[str, float]
     epsilon: float = EPSILON
-    max_steps: int | None = MAX_STEPS  #: axes mitigated at most; None: all
+    max_steps: int | Literal["chosen"] | None = MAX_STEPS  #: axes mitigated at most; as many as were chosen; None: all
+    fresh: bool = True
+    margin: float = 0.0
+
+    @property
+    def most(self) -> float:
+        """How many axes are mitigated at most."""
+        if self.max_steps is None:
+            return math.inf
+        return len(self.priority) if self.max_steps == "chosen" else self.max_steps
 
 
 def required_prompt_sets(
@@ -56,12 +75,12 @@ def required_prompt_sets(
     """The prompt sets that `step` needs: the current model, then the counterfactuals of each candidate axis.
 
     Counterfactuals are needed only if the next step chooses an axis and the strategy looks at them. After an outcome
-    nothing is needed.
+    nothing is needed. If there is an `ending` to judge, the current model is needed in fresh images.
     """
     if state.outcome:
         return ()
     current = _current(problem, state, mitigator)
-    if not state.measured or not strategy.looks:
+    if not state.measured or state.ending or not strategy.looks:
         return (current,)
     candidates = _candidates(problem, state, mitigator, strategy)
     return (current, *(mitigator.counterfactuals(current, axis) for axis in candidates))
@@ -72,13 +91,15 @@ def step(
 ) -> State:
     """The state after `state`; `observed` is what the sets of `required_prompt_sets` show, in their order.
 
-    Outcomes: `reached` (tau <= epsilon), `exhausted` (no axis is left), `max_steps`, `no_gain` (no gamma is above 0),
-    and `undefined`. The state is undefined if a cell of the current model failed or shows no person, or if a cell of a
-    candidate failed, since the largest gamma is then unknown, or if every candidate shows no person. A single candidate
-    that shows no person is left out, with an alert.
+    Outcomes: `reached` (tau <= epsilon - margin), `exhausted` (no axis is left), `max_steps`, `no_gain` (no gamma is
+    above 0), and `undefined`. The state is undefined if a cell of the current model failed or shows no person, or if a
+    cell of a candidate failed, since the largest gamma is then unknown, or if every candidate shows no person. A single
+    candidate that shows no person is left out, with an alert.
     """
     if state.outcome:
         return state
+    if state.ending:
+        return _judge(problem, state, observed[0], mitigator, strategy)
     if not state.measured:
         return _measure(problem, state, observed[0], mitigator, strategy)
     return _choose(problem, state, observed[0], observed[1:], mitigator, strategy)
@@ -101,8 +122,9 @@ async def mitigate(
         state = replace(state, outcome="", reason="")
     while not state.outcome:
         sets = required_prompt_sets(problem, state, observer.mitigator, strategy)
-        observed = await observer.observe(problem.model, sets)
-        observer.count(problem.model, sets[1:] if state.measured else sets)
+        judging = bool(state.ending)
+        observed = await observer.observe(problem.model, sets, judging)
+        observer.count(problem.model, sets[1:] if state.measured and not judging else sets, judging)
         state = step(problem, state, observed, observer.mitigator, strategy)
         if on_step is not None:
             on_step(state)
@@ -110,9 +132,30 @@ async def mitigate(
 
 
 def _measure(problem: Problem, state: State, observed: ObservedSet, mitigator: Mitigator, strategy: Strategy) -> State:
-    """Record w and tau of the current model, and the outcome if there is one."""
+    """Record w and tau of the current model, and whether this is the end."""
     if not observed.defined:
         return replace(state, outcome="undefined", reason=observed.why_undefined)
+    state = State((*state.steps, _measured(problem, state, observed, mitigator, "shared")))
+    return _ended(problem, state, _outcome(problem, state, mitigator, strategy))
+
+
+def _judge(problem: Problem, state: State, observed: ObservedSet, mitigator: Mitigator, strategy: Strategy) -> State:
+    """Put what fresh images show in the place of what the shared ones did, and decide whether this is the end."""
+    if not observed.defined:
+        return replace(state, outcome="undefined", reason=f"in fresh images: {observed.why_undefined}")
+    earlier, now = state.steps[:-1], state.steps[-1]
+    fresh = _measured(problem, State(earlier), observed, mitigator, "fresh")
+    chosen = tuple(alert for alert in now.alerts if alert.kind in ("immovable", "undefined"))
+    fresh = replace(
+        fresh, gamma=now.gamma, sensitivity=now.sensitivity, w_init=now.w_init, alerts=(*fresh.alerts, *chosen)
+    )
+    judged = State((*earlier, fresh))
+    outcome = _outcome(problem, judged, mitigator, strategy)
+    return replace(judged, outcome=outcome or ("no_gain" if state.ending == "no_gain" else ""))
+
+
+def _measured(problem: Problem, state: State, observed: ObservedSet, mitigator: Mitigator, judged: Judged) -> Step:
+    """The model after the steps of `state`, as `observed` shows it."""
     axes, current = _axes(mitigator), _current(problem, state, mitigator)
     priority = _priority(problem, axes)
     measured = Step(
@@ -122,11 +165,16 @@ def _measure(problem: Problem, state: State, observed: ObservedSet, mitigator: M
         w_error=_by_axis(axes, observed.error),
         tau=float(tau(observed.w, priority)),
         tau_error=tau_error(observed.covariance, priority),
+        judged=judged,
     )
-    if state.steps:
-        measured = replace(measured, alerts=_alerts_after(state.steps[-1], measured))
-    state = State((*state.steps, measured))
-    return replace(state, outcome=_outcome(problem, state, mitigator, strategy))
+    return replace(measured, alerts=_alerts_after(state.steps[-1], measured)) if state.steps else measured
+
+
+def _ended(problem: Problem, state: State, outcome: Outcome | Literal[""]) -> State:
+    """`state` with the outcome; it is the `ending` as long as fresh images have yet to judge it."""
+    if outcome and problem.fresh and state.steps[-1].judged == "shared":
+        return replace(state, ending=outcome)
+    return replace(state, outcome=outcome)
 
 
 def _outcome(
@@ -134,8 +182,10 @@ def _outcome(
 ) -> Literal["", "reached", "exhausted", "max_steps"]:
     """The outcome of a state that was just measured, "" if it goes on. `reached` comes before all other outcomes."""
     candidates = _candidates(problem, state, mitigator, strategy)
-    at_limit = problem.max_steps is not None and len(state.mitigated) >= problem.max_steps
-    if is_reached(state.steps[-1].tau, problem.epsilon) and (strategy.stops or not candidates or at_limit):
+    at_limit = len(state.mitigated) >= problem.most
+    if is_reached(state.steps[-1].tau, problem.epsilon - problem.margin) and (
+        strategy.stops or not candidates or at_limit
+    ):
         return "reached"
     if not candidates:
         return "exhausted"
@@ -173,12 +223,26 @@ def _choose(
         now,
         gamma=gains,
         sensitivity={source: tuple(row.values()) for source, row in rows.items()},
+        w_init=_by_axis(axes, current.w),
         axis=axis,
         predicted=now.tau - gains[axis] if axis in gains else None,
-        predicted_error=tau_error(by_candidate[axis].covariance, priority) if axis in gains else None,
+        predicted_error=_prediction_error(now, current, by_candidate[axis], priority) if axis in gains else None,
         alerts=(*now.alerts, *alerts),
     )
-    return State((*state.steps[:-1], chosen), outcome="" if axis else "no_gain")
+    return _ended(problem, State((*state.steps[:-1], chosen)), "" if axis else "no_gain")
+
+
+def _prediction_error(
+    now: Step, current: ObservedSet, counterfactuals: ObservedSet, priority: NDArray[np.float64]
+) -> float:
+    """The standard error of tau - gamma: that of the counterfactuals' tau, since what `gamma` starts from cancels out.
+
+    If fresh images gave tau, it does not cancel out.
+    """
+    error = tau_error(counterfactuals.covariance, priority)
+    if now.judged == "shared":
+        return error
+    return float(np.hypot(error, np.hypot(now.tau_error, tau_error(current.covariance, priority))))
 
 
 def _alerts_after(before: Step, now: Step) -> tuple[Alert, ...]:

@@ -15,6 +15,7 @@ from seesaw.experiments.lab import all_of
 from seesaw.experiments.prompt_sets import PromptSetObserver
 from seesaw.experiments.strategies import Strategy
 from seesaw.experiments.trajectory import State, Step
+from seesaw.results.tables.mitigation import probability_reached
 
 __all__ = ["Mitigation", "matrix_rows", "mitigate_all", "mitigation_rows"]
 
@@ -79,7 +80,9 @@ def mitigation_rows(trajectories: Iterable[tuple[Mitigation, State]], images_mad
             row |= {f"w_{axis}": w for axis, w in step.w.items()}
             row |= {"prompts": list(step.prompts), "outcome": state.outcome if last else ""}
             row["alerts"] = [*map(str, step.alerts), *([state.reason] if last and state.reason else [])]
-            row |= {"chosen": json.dumps(dict(mitigation.problem.priority)), "epsilon": mitigation.problem.epsilon}
+            epsilon = mitigation.problem.epsilon
+            row |= {"chosen": json.dumps(dict(mitigation.problem.priority)), "epsilon": epsilon}
+            row |= {"judged": step.judged, "p_reached": probability_reached(step.tau, step.tau_error, epsilon)}
             rows.append(row | {"images": _unseen(mitigation, state, number, images_made, seen)})
             before = step
     return pd.DataFrame(rows)
@@ -101,7 +104,7 @@ def matrix_rows(trajectories: Iterable[tuple[Mitigation, State]]) -> pd.DataFram
     for mitigation, state in trajectories:
         for number, step in enumerate(state.steps):
             for source, row in step.sensitivity.items():
-                for (target, w), effect in zip(step.w.items(), row, strict=True):
+                for (target, w), effect in zip(step.w_init.items(), row, strict=True):
                     rows.append((*mitigation.key, number, source, target, effect, w, w - effect))
     names = ["model", "subject", "case", "strategy", "step", "source_axis", "target_axis", "is", "w_init", "w_after"]
     return pd.DataFrame(rows, columns=names)
@@ -111,15 +114,19 @@ def _unseen(mitigation: Mitigation, state: State, number: int, images_made: Whol
     """The images, in whole batches, that step `number` needs and no earlier step did.
 
     `seen` has the images of every prompt, by its text, that earlier steps needed; those of this step are added to it.
+    No earlier step needed the fresh images that judge this one.
     """
-    step = state.steps[number] if number < len(state.steps) else None
+    step, last = (state.steps[number] if number < len(state.steps) else None), number == len(state.steps) - 1
     earlier = state.steps[:number]
     now = State((*earlier, replace(step, axis="")) if step else earlier)
     sets = required_prompt_sets(mitigation.problem, now, mitigation.observer.mitigator, mitigation.strategy)
     looked_at_candidates = step and (
-        step.sensitivity or (number == len(state.steps) - 1 and state.outcome in ("no_gain", "undefined"))
+        step.sensitivity or (last and not state.ending and state.outcome in ("no_gain", "undefined"))
     )
     unseen = 0
+    if (step and step.judged == "fresh") or (last and state.ending):
+        fresh = mitigation.observer.images(mitigation.problem.model, sets[0], fresh=True)
+        unseen += sum(images_made(prompt.stated, n) for prompt, n in zip(sets[0].prompts, fresh, strict=True))
     for prompt_set in sets if looked_at_candidates else sets[:1]:
         looked_at = mitigation.observer.images(mitigation.problem.model, prompt_set)
         for prompt, images in zip(prompt_set.prompts, looked_at, strict=True):

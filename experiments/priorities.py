@@ -7,12 +7,13 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 from seesaw.experiments.dataset.model import Dataset
 from seesaw.experiments.sensitivity import ROUNDING
 from seesaw.results.errors import ConfigError, nearest
 
-__all__ = ["check_epsilon", "check_priority", "draw_priority", "read_priorities"]
+__all__ = ["check_epsilon", "check_margin", "check_max_steps", "check_priority", "draw_priority", "read_priorities"]
 
 _MOST = 1e100  #: the largest priority: far above what anybody writes, and so small that no sum overflows
 _SUBJECT_COLUMNS = ("subject", "occupation")  #: what the column of subjects may be called; the second is the paper's
@@ -56,6 +57,25 @@ def check_epsilon(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ConfigError(f"epsilon is {value!r}; it must be a number from 0 to 1 (the paper's is 0.35)")
     return float(value)
+
+
+def check_margin(value: object) -> float:
+    """`value` as a margin below epsilon. Raises ConfigError unless it is a number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ConfigError(f"margin is {value!r}; it must be a number from 0 to 1, by which tau must be below epsilon")
+    return float(value)
+
+
+def check_max_steps(value: object) -> int | Literal["chosen"] | None:
+    """`value` as a limit of steps: a number, `chosen` (as many as axes were chosen), or None. ConfigError otherwise."""
+    if value is None or value == "chosen":
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(
+            f"max_steps is {value!r}; it must be 1 or more, 'chosen' for as many as axes were chosen, or null for as "
+            "many as there are axes"
+        )
+    return value
 
 
 def read_priorities(path: str | Path, dataset: Dataset, normalize: bool = False) -> list[tuple[str, dict[str, float]]]:

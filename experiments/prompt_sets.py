@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 
 from seesaw.experiments.counts import PromptCounts, counts_of
 from seesaw.experiments.estimation import bias
+from seesaw.experiments.images import FRESH
 from seesaw.experiments.lab import Lab, Observations, observe_each
 from seesaw.experiments.mitigators import Mitigator, PromptSet
 from seesaw.experiments.settings import AnalysisSettings
 from seesaw.experiments.uncertainty import bias_covariance
 
 __all__ = ["ObservedSet", "PromptSetObserver", "observed_set"]
+
+_Key = tuple[str, PromptSet, bool]  #: model, set, whether in fresh images
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,15 +101,18 @@ class PromptSetObserver:
         #: how many prompts were looked at, by (axes stated, images); a prompt counts once for each problem
         self.asked: Counter[tuple[int, int]] = Counter()
         self._lab = lab
-        self._observed: dict[tuple[str, PromptSet], ObservedSet] = {}
-        self._tasks: dict[tuple[str, PromptSet], asyncio.Task[ObservedSet]] = {}
+        self._observed: dict[_Key, ObservedSet] = {}
+        self._tasks: dict[_Key, asyncio.Task[ObservedSet]] = {}
 
-    async def observe(self, model: str, sets: Sequence[PromptSet]) -> list[ObservedSet]:
-        """What each of `sets` shows on `model`, in their order. Raises what the Lab raises, after all have ended."""
+    async def observe(self, model: str, sets: Sequence[PromptSet], fresh: bool = False) -> list[ObservedSet]:
+        """What each of `sets` shows on `model`, in their order. Raises what the Lab raises, after all have ended.
+
+        `fresh`: in images from number `seesaw.experiments.images.FRESH` on, as many as the set has otherwise.
+        """
         tasks = {
-            prompt_set: self._task(model, prompt_set)
+            prompt_set: self._task((model, prompt_set, fresh))
             for prompt_set in sets
-            if (model, prompt_set) not in self._observed
+            if (model, prompt_set, fresh) not in self._observed
         }
         if tasks:
             # not gather: if this problem is cancelled, the observations that others wait for must go on
@@ -115,32 +121,33 @@ class PromptSetObserver:
         if errors:
             raise errors[0]
         return [
-            tasks[prompt_set].result() if prompt_set in tasks else self._observed[model, prompt_set]
+            tasks[prompt_set].result() if prompt_set in tasks else self._observed[model, prompt_set, fresh]
             for prompt_set in sets
         ]
 
-    def count(self, model: str, sets: Sequence[PromptSet]) -> None:
+    def count(self, model: str, sets: Sequence[PromptSet], fresh: bool = False) -> None:
         """Add to `asked` the prompts of `sets`, which a problem has looked at for the first time."""
         for prompt_set in sets:
             stated = (prompt.stated for prompt in prompt_set.prompts)
-            self.asked.update(zip(stated, self.images(model, prompt_set), strict=True))
+            self.asked.update(zip(stated, self.images(model, prompt_set, fresh), strict=True))
 
-    def images(self, model: str, prompt_set: PromptSet) -> tuple[int, ...]:
+    def images(self, model: str, prompt_set: PromptSet, fresh: bool = False) -> tuple[int, ...]:
         """How many images of each of the m prompts were looked at, or will be if every prompt shows a person."""
-        observed = self._observed.get((model, prompt_set))
+        observed = self._observed.get((model, prompt_set, fresh))
         return observed.images if observed is not None else prompt_set.images
 
-    def _task(self, model: str, prompt_set: PromptSet) -> asyncio.Task[ObservedSet]:
+    def _task(self, key: _Key) -> asyncio.Task[ObservedSet]:
         """The task that observes a set. There is one, however many problems ask for the set at once."""
-        key = model, prompt_set
         if key not in self._tasks:
-            self._tasks[key] = task = asyncio.create_task(self._observe(model, prompt_set))
+            self._tasks[key] = task = asyncio.create_task(self._observe(key))
             task.add_done_callback(lambda _: self._tasks.pop(key))
         return self._tasks[key]
 
-    async def _observe(self, model: str, prompt_set: PromptSet) -> ObservedSet:
+    async def _observe(self, key: _Key) -> ObservedSet:
+        model, prompt_set, fresh = key
+        start = FRESH if fresh else 0
         requests = list(zip(prompt_set.prompts, prompt_set.images, strict=True))
-        cells = await observe_each(self._lab, model, requests)
+        cells = await observe_each(self._lab, model, requests, start)
         most = self.mitigator.images.counterfactual
         while True:
             without_person = [
@@ -150,8 +157,8 @@ class PromptSetObserver:
                 observed = observed_set(self.mitigator.settings, prompt_set.weights, cells)
                 observed = replace(observed, images=tuple(map(max, prompt_set.images, (cell.asked for cell in cells))))
                 if not observed.failed:  # a set with a failed cell is observed again when it is next asked for
-                    self._observed[model, prompt_set] = observed
+                    self._observed[key] = observed
                 return observed
             more = [(cells[i].prompt, min(2 * cells[i].asked, most)) for i in without_person]
-            for i, cell in zip(without_person, await observe_each(self._lab, model, more), strict=True):
+            for i, cell in zip(without_person, await observe_each(self._lab, model, more, start), strict=True):
                 cells[i] = cell

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from seesaw.results.tables.mitigation import Outcome
+from seesaw.results.tables.mitigation import Judged, Outcome
 
 __all__ = ["Alert", "Kind", "State", "Step"]
 
@@ -46,9 +46,11 @@ class Step:
     """The model after t mitigations, and the mitigation that follows. Numbers by axis are in the dataset's order.
 
     `prompts` and `images` describe the prompt set: m texts, and the number of images of each. `w` and `tau` have their
-    standard errors beside them. The other fields are filled once the next axis is chosen: `gamma` of every candidate;
-    `sensitivity`, each candidate's row of S over all n axes; `axis`, the chosen one ("" if no axis gains); `predicted`,
-    the tau that its gamma predicts, with its standard error (None if the strategy predicts nothing).
+    standard errors beside them, and `judged` tells which images they are of: `shared` with the decision that led here,
+    or `fresh`, which no decision saw. The other fields are filled once the next axis is chosen: `gamma` of every
+    candidate; `sensitivity`, each candidate's row of S over all n axes, and `w_init`, the w that S starts from, of the
+    shared images; `axis`, the chosen one ("" if no axis gains); `predicted`, the tau that its gamma predicts, with its
+    standard error (None if the strategy predicts nothing).
     """
 
     prompts: tuple[str, ...]
@@ -57,8 +59,10 @@ class Step:
     w_error: Mapping[str, float]
     tau: float
     tau_error: float
+    judged: Judged = "shared"
     gamma: Mapping[str, float] = field(default_factory=dict)
     sensitivity: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    w_init: Mapping[str, float] = field(default_factory=dict)
     axis: str = ""
     predicted: float | None = None
     predicted_error: float | None = None
@@ -69,12 +73,14 @@ class Step:
 class State:
     """A mitigation that is in progress or has ended; `State()` is the beginning.
 
-    `outcome` is "" while it is in progress. `reason` says why an outcome is `undefined`.
+    `outcome` is "" while it is in progress. `reason` says why an outcome is `undefined`. `ending` is the outcome that
+    the shared images suggest, as long as fresh images have not judged it; "" if there is nothing to judge.
     """
 
     steps: tuple[Step, ...] = ()
     outcome: Outcome | Literal[""] = ""
     reason: str = ""
+    ending: Outcome | Literal[""] = ""
 
     @property
     def mitigated(self) -> tuple[str, ...]:

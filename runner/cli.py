@@ -172,7 +172,8 @@ def mitigate(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
 
     Which axes matter is said by `priorities`: {gender: 0.5, age: 0.5} of every subject, {nurse: {gender: 1}} of the
     ones named, a list of such, the path of a CSV, or `draw` (the default) as the paper drew them. Other keys: epsilon,
-    strategy (greedy, all, own, random, or a list of them), mitigator, normalize, max_steps.
+    strategy (greedy, all, own, random, or a list of them), mitigator, normalize, max_steps,
+    fresh (judge ends on images that no decision saw), margin.
     """
     from seesaw.runner.experiment import load_experiment
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from seesaw.actors.settings import Integer, Number, Positive, Whole, read_settings
+from seesaw.actors.settings import Number, Positive, Whole, read_settings
 from seesaw.results.errors import ConfigError, nearest
 from seesaw.results.secrets import without_secrets
 from seesaw.runner.config_file import find_yaml, override, read_yaml
@@ -118,12 +118,14 @@ class Config:
     metric: Any = "nominal"
     targets: Any = None
     intervention: str | None = None  #: where not given, `uniform` for a sweep and `target` for a mitigation
-    priorities: Any = None  #: of mitigate, as the five keys below: `seesaw.experiments.assignments`
+    priorities: Any = None  #: of mitigate, as the seven keys below: `seesaw.experiments.assignments`
     epsilon: Any = 0.35
+    margin: Any = 0.0
     strategy: Any = "greedy"
     mitigator: str = "pm"
     normalize: bool = False
-    max_steps: Integer | None = 5
+    max_steps: Any = 5
+    fresh: bool = True
     vqa: Any = "pictogram-vlm"  #: one VLM, or a list of two: a sweep asks both, and figures are those of the first
     store: str | None = None
     run: Annotated[str, AfterValidator(_local)] | None = None

@@ -35,7 +35,7 @@ from seesaw.runner.config import (
 __all__ = ["Experiment", "ResolvedModel", "analysis_settings", "load_experiment", "with_model"]
 
 #: keys of `mitigate`
-_MITIGATE = ("priorities", "epsilon", "strategy", "mitigator", "normalize", "max_steps")
+_MITIGATE = ("priorities", "epsilon", "margin", "strategy", "mitigator", "normalize", "max_steps", "fresh")
 Spec = TypeVar("Spec", ModelConfig, VLMConfig)
 
 
@@ -117,12 +117,6 @@ class Experiment:
         """The engine of every model and VLM, by its name."""
         served: list[ResolvedModel[Any]] = [*self.models, *self.vlms]
         return {each.name: each.engine for each in served}
-
-    @property
-    def simulated(self) -> tuple[str, ...]:
-        """The models and VLMs whose engine is the simulated one: their images are noise, their answers made up."""
-        served: list[ResolvedModel[Any]] = [*self.models, *self.vlms]
-        return tuple(each.name for each in served if each.spec.engine == "simulated")
 
     @property
     def user_files(self) -> dict[str, bytes]:

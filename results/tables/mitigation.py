@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal, get_args
 
 import numpy as np
@@ -12,20 +13,25 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "CLOSE",
+    "JUDGED",
     "OUTCOMES",
     "STRATEGIES",
     "TOLERANCE",
     "Case",
+    "Judged",
     "Key",
     "Outcome",
     "StepRow",
     "is_reached",
+    "probability_reached",
     "strategies_among",
     "weighted_sum",
 ]
 
 Outcome = Literal["reached", "no_gain", "exhausted", "max_steps", "undefined"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+Judged = Literal["fresh", "shared"]  #: on images that no decision saw, or on those that the decisions saw
+JUDGED: tuple[Judged, ...] = get_args(Judged)
 #: Seesaw's own strategies, and which axis each mitigates next. A user's strategy has no such description.
 STRATEGIES: Mapping[str, str] = {
     "greedy": "the axis, chosen or not, with the largest predicted gain gamma",
@@ -47,6 +53,8 @@ class StepRow:
     predicted: float  #: the tau that gamma predicts
     tau: float  #: measured after the step
     tau_se: float  #: its standard error, 0 where tau is exact
+    judged: str  #: one of JUDGED: the images that tau and w are of
+    p_reached: float  #: the probability that tau is at most epsilon
     w: Mapping[str, float]  #: by axis, measured after the step
     prompts: tuple[str, ...]
     alerts: tuple[str, ...]
@@ -93,6 +101,16 @@ class Case:
     def tau(self) -> float:
         """tau after the last step."""
         return self.trajectory[-1].tau
+
+    @property
+    def judged(self) -> str:
+        """The images that tau after the last step is of, one of JUDGED."""
+        return self.trajectory[-1].judged
+
+    @property
+    def p_reached(self) -> float:
+        """The probability that tau after the last step is at most epsilon; NaN where its standard error is unknown."""
+        return self.trajectory[-1].p_reached
 
     @property
     def images(self) -> float:
@@ -147,6 +165,18 @@ def weighted_sum(values: ArrayLike, priority: ArrayLike) -> NDArray[np.float64]:
 def is_reached(tau: float, epsilon: float) -> bool:
     """Whether tau is at most epsilon."""
     return tau <= epsilon + TOLERANCE
+
+
+def probability_reached(tau: float, tau_se: float, epsilon: float) -> float:
+    """The probability that the true tau is at most epsilon, given a measured tau and its standard error (normal).
+
+    NaN where either is unknown.
+    """
+    if math.isnan(tau) or math.isnan(tau_se):
+        return math.nan
+    if not tau_se:
+        return float(is_reached(tau, epsilon))
+    return NormalDist(tau, tau_se).cdf(epsilon)
 
 
 def strategies_among(cases: Iterable[Case]) -> list[str]:

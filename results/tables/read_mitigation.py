@@ -13,7 +13,16 @@ import pyarrow as pa
 from seesaw.results.errors import RunDirectoryError, nearest
 from seesaw.results.secrets import first_line
 from seesaw.results.store.parquet import plain_table
-from seesaw.results.tables.mitigation import CLOSE, OUTCOMES, Case, Key, StepRow, weighted_sum
+from seesaw.results.tables.mitigation import (
+    CLOSE,
+    JUDGED,
+    OUTCOMES,
+    Case,
+    Key,
+    StepRow,
+    probability_reached,
+    weighted_sum,
+)
 from seesaw.results.tables.schemas import mitigation_schema
 
 __all__ = ["cases_of", "read_mitigation", "read_parquet", "typed"]
@@ -48,7 +57,7 @@ def cases_of(table: pa.Table, where: str = "mitigation.parquet") -> list[Case]:
     axes = [name[2:] for name in table.column_names if name.startswith("w_")]
     if not axes:
         raise RunDirectoryError(f"{where} has no column w_<axis>, so no axis")
-    rows = typed(table, mitigation_schema(axes), where).to_pylist()
+    rows = typed(_judged(table), mitigation_schema(axes), where).to_pylist()
     by_key: dict[Key, list[dict[str, Any]]] = {}
     for row in rows:
         by_key.setdefault((row["model"], row["subject"], row["case"], row["strategy"]), []).append(row)
@@ -66,6 +75,15 @@ def cases_of(table: pa.Table, where: str = "mitigation.parquet") -> list[Case]:
             raise RunDirectoryError(f"{where}: {subject} on {model}, case '{name}', {strategy}: {fault}")
         cases.append(case)
     return cases
+
+
+def _judged(table: pa.Table) -> pa.Table:
+    """The table, with the columns that 0.1.0 did not write: all steps were judged on the images that decisions saw."""
+    if "judged" not in table.column_names:
+        table = table.append_column("judged", pa.repeat("shared", len(table)))
+    if "p_reached" not in table.column_names:
+        table = table.append_column("p_reached", pa.nulls(len(table), pa.float64()))
+    return table
 
 
 def typed(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
@@ -114,6 +132,10 @@ def _faults(rows: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> Iterator[
             yield f"{at} has other priorities, or another epsilon, than step 0"
         if not math.isfinite(_number(row["epsilon"])):
             yield f"{at} has no epsilon"
+        if row["judged"] not in JUDGED:
+            yield f"{at} is judged on '{row['judged']}' images{nearest(row['judged'], JUDGED)}"
+        if _number(row["p_reached"]) < 0 or _number(row["p_reached"]) > 1:
+            yield f"{at} has reached epsilon with a probability of {row['p_reached']:.6g}"
         if _number(row["tau_se"]) < 0:
             yield f"{at} has a standard error below 0, {row['tau_se']:.6g}"
         if _number(row["images"]) < 0:
@@ -163,6 +185,10 @@ def _case(rows: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> Case:
                 predicted=before - _number(row["gamma"]),
                 tau=_number(row["tau"]),
                 tau_se=_number(row["tau_se"]),
+                judged=row["judged"],
+                p_reached=_number(row["p_reached"])
+                if row["p_reached"] is not None
+                else probability_reached(_number(row["tau"]), _number(row["tau_se"]), row["epsilon"]),
                 w={axis: _number(row[f"w_{axis}"]) for axis in axes},
                 prompts=tuple(row["prompts"]),
                 alerts=tuple(row["alerts"]),

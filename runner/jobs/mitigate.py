@@ -15,6 +15,7 @@ from seesaw.experiments.intermit import Problem
 from seesaw.experiments.lab import Lab
 from seesaw.experiments.mitigations import Mitigation, matrix_rows, mitigate_all, mitigation_rows
 from seesaw.experiments.mitigators import Mitigator
+from seesaw.experiments.priorities import check_margin, check_max_steps
 from seesaw.experiments.prompt_sets import PromptSetObserver
 from seesaw.experiments.settings import AnalysisSettings, make_settings
 from seesaw.experiments.strategies import Strategy, strategies_of
@@ -46,10 +47,7 @@ class MitigateJob:
     def __init__(self, experiment: Experiment) -> None:
         """Raises ConfigError if a config key of `mitigate` has an invalid value."""
         config = experiment.config
-        if config.max_steps is not None and config.max_steps < 1:
-            raise ConfigError(
-                f"max_steps is {config.max_steps}; it must be 1 or more, or null for as many as there are axes"
-            )
+        self._max_steps, self._margin = check_max_steps(config.max_steps), check_margin(config.margin)
         self.experiment = self.served = experiment
         self._settings = experiment.mitigation_settings
         self._strategy_code: dict[str, str] = {}  # the code hash of the user's own strategies, by their names
@@ -77,8 +75,10 @@ class MitigateJob:
             for assignment in self._assignments
             for strategy in self._strategies
         }
-        method = {"intervention": self._settings.intervention, **mitigator_identity(self.experiment)}
-        return {"mitigation": {**method, "max_steps": config.max_steps, "cases": cases}}
+        method: dict[str, Any] = {"intervention": self._settings.intervention, **mitigator_identity(self.experiment)}
+        added = {"fresh": config.fresh, "margin": self._margin}  # 0.1.0 had neither
+        method |= {key: value for key, value in added.items() if value}
+        return {"mitigation": {**method, "max_steps": self._max_steps, "cases": cases}}
 
     def is_cached(self, store: Store) -> bool:
         return True  # only the decisions on the way tell what is needed beyond the sweep's cells
@@ -97,11 +97,11 @@ class MitigateJob:
     def mitigations(self, lab: Lab) -> list[Mitigation]:
         """Every assignment by every strategy, over `lab`."""
         observers = {key: PromptSetObserver(lab, mitigator) for key, mitigator in self._mitigators.items()}
-        max_steps = self.experiment.config.max_steps
+        how = self._max_steps, self.experiment.config.fresh, self._margin
         return [
             Mitigation(
                 assignment.name,
-                Problem(assignment.model, assignment.subject, assignment.priority, assignment.epsilon, max_steps),
+                Problem(assignment.model, assignment.subject, assignment.priority, assignment.epsilon, *how),
                 strategy,
                 observers[_targets_key(assignment)],
             )

@@ -166,7 +166,7 @@ class Adapters:
 class AdapterLab:
     """Answers for `Adapters` from the brute force, so that mitigations run to the last of 8 axes in no time."""
 
-    async def observe(self, model, prompts, images):
+    async def observe(self, model, prompts, images, start=0):
         return [self._cell(model, prompt, images) for prompt in prompts]
 
     def _cell(self, model, prompt, images):
@@ -331,7 +331,7 @@ def test_a_tie_goes_to_the_first_axis_of_the_dataset():
     """In this model an intervention on an axis evens out that axis and no other, and three axes are alike."""
 
     class Independent:
-        async def observe(self, model, prompts, images):
+        async def observe(self, model, prompts, images, start=0):
             return [self._cell(p, images) for p in prompts]
 
         def _cell(self, prompt, images):

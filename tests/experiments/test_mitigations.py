@@ -10,6 +10,7 @@ import pytest
 from seesaw.actors.pictogram.world import WORLDS
 from seesaw.experiments.dataset.load import load_dataset
 from seesaw.experiments.exact import ExactLab
+from seesaw.experiments.images import FRESH
 from seesaw.experiments.intermit import Problem, mitigate
 from seesaw.experiments.mitigations import Mitigation, mitigate_all, mitigation_rows
 from seesaw.experiments.mitigators import PM
@@ -31,9 +32,9 @@ class Broken:
     def __init__(self, fails=lambda text: False, nobody=lambda text: 0) -> None:
         self.fails, self.nobody, self.asked = fails, nobody, []
 
-    async def observe(self, model, prompts, images):
-        self.asked += [(prompt.text, images) for prompt in prompts]
-        return [self._spoilt(cell) for cell in await LAB.observe(model, prompts, images)]
+    async def observe(self, model, prompts, images, start=0):
+        self.asked += [(prompt.text, images, start) for prompt in prompts]
+        return [self._spoilt(cell) for cell in await LAB.observe(model, prompts, images, start)]
 
     def _spoilt(self, cell):
         if self.fails(cell.prompt.text):
@@ -94,13 +95,15 @@ def test_a_candidate_that_shows_nobody_is_left_out_with_an_alert():
 
 
 def test_a_prompt_whose_few_images_show_nobody_is_asked_for_more():
-    """Of 24 prompts with 2 images each, one shows nobody in its first 5: asked for 2, 4 and 8."""
+    """Of 24 prompts with 2 images each, one shows nobody in its first 5: asked for 2, 4 and 8, and so in fresh ones."""
     text = "A photo of a hispanic nurse who is sad"
     problem = Problem("alder", "nurse", {"ethnicity": 0.5, "emotion": 0.5}, epsilon=0.0)
     lab = Broken(nobody=lambda asked: 5 * (asked == text))
     state = broken(lab, problem, strategy=ALL)
     assert state.outcome == "exhausted"
-    assert [images for asked, images in lab.asked if asked == text] == [2, 4, 8]
+    assert [asked[1:] for asked in lab.asked if asked[0] == text] == [
+        *((images, 0) for images in (2, 4, 8)), *((images, FRESH) for images in (2, 4, 8))
+    ]  # fmt: skip
     assert state.steps[2].tau == pytest.approx(broken(Broken(), problem, strategy=ALL).steps[2].tau, abs=1e-12)
 
 
@@ -108,11 +111,11 @@ def test_none_waits_for_another_and_no_cell_is_asked_twice():
     """One subject's images never come; all the others end."""
 
     class Stuck(Broken):
-        async def observe(self, model, prompts, images):
+        async def observe(self, model, prompts, images, start=0):
             if prompts[0].subject == "nurse":
                 await asyncio.Event().wait()
             await asyncio.sleep(0.001)
-            return await super().observe(model, prompts, images)
+            return await super().observe(model, prompts, images, start)
 
     lab = Stuck()
     many = [
@@ -141,9 +144,9 @@ def test_none_waits_for_another_and_no_cell_is_asked_twice():
 
 def test_one_that_is_cancelled_takes_nothing_from_another_that_waits_for_the_same_images():
     class Slow(Broken):
-        async def observe(self, model, prompts, images):
+        async def observe(self, model, prompts, images, start=0):
             await asyncio.sleep(0.05)
-            return await super().observe(model, prompts, images)
+            return await super().observe(model, prompts, images, start)
 
     async def race():
         observer = PromptSetObserver(Slow(), PM(SETTINGS, 48))
@@ -178,5 +181,5 @@ def test_images_that_took_the_place_of_ones_without_a_person_are_counted():
     mitigation = Mitigation("case", problem, ALL, observer)
     states = asyncio.run(mitigate_all([mitigation]))
     rows = mitigation_rows(list(zip([mitigation], states, strict=True)), lambda stated, images: images)
-    assert rows["images"].tolist() == [12, 3 * 4, 5 * 2 + 8]
-    assert observer.asked == {(0, 12): 1, (1, 4): 3, (2, 2): 5, (2, 8): 1}
+    assert rows["images"].tolist() == [12, 3 * 4, 2 * (5 * 2 + 8)]  # the end is judged on as many fresh ones
+    assert observer.asked == {(0, 12): 1, (1, 4): 3, (2, 2): 2 * 5, (2, 8): 2 * 1}

@@ -41,16 +41,19 @@ class Images:
     def __init__(self, root: int) -> None:
         self._root = root
 
-    async def observe(self, model, prompts, images):
-        return [observations_of(FEW, prompt, [self._drawn(model, prompt.text)], images) for prompt in prompts]
+    async def observe(self, model, prompts, images, start=0):
+        return [
+            observations_of(FEW, prompt, [self._drawn(model, prompt.text, start)], images, start=start)
+            for prompt in prompts
+        ]
 
-    def _drawn(self, model: str, text: str) -> Answers:
-        rng = np.random.default_rng([self._root, zlib.crc32(f"{model}/{text}".encode())])
+    def _drawn(self, model: str, text: str, start: int) -> Answers:
+        rng = np.random.default_rng([self._root + start, zlib.crc32(f"{model}/{text}".encode())])
         states = cumulative(model, text)
         drawn = np.unravel_index(np.searchsorted(states, rng.random(48) * states[-1]), SHAPE)
         person, known = rng.random(48) >= WORLDS[model].absent, np.ones(48)
         values = {axis: np.where(person, value, -1) for axis, value in zip(AXES, drawn, strict=True)}
-        index = np.arange(48)
+        index = np.arange(start, start + 48)
         return Answers(index, index, ("",) * 48, person, known, values, dict.fromkeys(AXES, known))
 
 

@@ -56,6 +56,7 @@ def steps_of(
         row |= {f"w_{a}": w for a, w in every.items()}
         row |= {"prompts": [f"A photo of a {subject}, {i}" for i in range(2**step)], "images": None, "alerts": []}
         row |= {"outcome": outcome if step == len(course) - 1 else "", "chosen": json.dumps(chosen), "epsilon": 0.35}
+        row |= {"judged": "fresh", "p_reached": NAN}
         rows.append(row | more)
     return rows
 
