@@ -463,8 +463,8 @@ def test_the_report_fragment_shows_what_was_chosen_why_and_the_alerts() -> None:
     assert "<b>50%" not in html
     words = unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html)))
     assert (
-        "Strategy greedy takes the axis, chosen or not, with the largest predicted gain gamma. Outcome: reached ."
-        in words
+        "Strategy greedy takes the axis, chosen or not, with the largest predicted gain gamma. Outcome: reached , "
+        "judged on the images that led there" in words
     )
     assert "Strategy all takes every chosen axis, in order" in words
     assert (

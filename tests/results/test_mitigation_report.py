@@ -158,7 +158,7 @@ def test_every_outcome_tau_and_alert_of_the_table_is_in_its_case(alone: Trial) -
     for _, steps in table_of_steps(alone[0]).groupby(CASE):
         article = unescape(article_of(page, heading(steps.iloc[0])))
         last = steps.iloc[-1]
-        assert f"Outcome: <b>{last['outcome']}</b>." in article
+        assert f"Outcome: <b>{last['outcome']}</b>, judged on" in article
         assert ("undefined: in no mean" in article) == (last["outcome"] == "undefined")
         shown = re.findall(r"<tr><th scope=.row.>(\d+)</th><td>(.*?)</td>.*?</tr>", article.split("</table>")[0])
         assert shown == [(str(row.step), row.axis or "nothing") for row in steps.itertuples()]
