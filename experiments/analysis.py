@@ -20,18 +20,29 @@ from numpy.typing import NDArray
 
 from seesaw.experiments.answers import coded_answers
 from seesaw.experiments.estimation import Estimate, estimate
+from seesaw.experiments.means import UNITS, Sums, mean_uncertainty
+from seesaw.experiments.resampling import DRAWS
 from seesaw.experiments.sensitivity import mixture, shares
 from seesaw.experiments.settings import AnalysisSettings
 from seesaw.experiments.significance import FALSE_DISCOVERIES, matrix_q
 from seesaw.experiments.summary import Summary, summarise
 from seesaw.experiments.tally import Tally, tally_answers
-from seesaw.experiments.uncertainty import bias_uncertainty, sensitivity_uncertainty
+from seesaw.experiments.uncertainty import Uncertainty, bias_uncertainty, sensitivity_draws, uncertainty_of
 from seesaw.results.errors import ConfigError
 from seesaw.results.tables.read_answers import read_answers
-from seesaw.results.tables.schemas import BIAS, DISTRIBUTIONS, MATRICES, UNCERTAINTY
+from seesaw.results.tables.schemas import BIAS, DISTRIBUTIONS, MATRICES, MEANS, UNCERTAINTY
 from seesaw.results.tables.write import table_of, write_both
 
-__all__ = ["Analysis", "analyze", "analyze_file"]
+__all__ = ["TABLES", "Analysis", "analyze", "analyze_file"]
+
+#: the tables of an analysis, by name, and their columns
+TABLES = {
+    "distributions": DISTRIBUTIONS,
+    "matrices": MATRICES,
+    "uncertainty": UNCERTAINTY,
+    "bias": BIAS,
+    "means": MEANS,
+}
 
 _Number = TypeVar("_Number", np.int64, np.float64)
 
@@ -109,15 +120,39 @@ class Analysis:
         """The estimate of IS that is shown, its error, interval and verdict, in the rows of `matrices`."""
         frame = self.matrices[["model", "subject", "source_axis", "target_axis", "is"]].copy()
         frame["is_matched"] = _joined([group.is_matched for group in self.estimates], np.float64)
-        found = [sensitivity_uncertainty(estimated) for estimated in self.estimates]
-        for name in ("se", "low", "high", "p"):
-            frame[name] = _joined([getattr(each, name) for each in found], np.float64)
-        own = np.array(
-            [[source is target for target in self._tally.targets] for source in self._tally.sources], np.bool_
-        )
-        frame["q"] = _joined([matrix_q(each.p, own.reshape(each.p.shape)) for each in found], np.float64)
-        frame["significant"] = frame["q"].le(FALSE_DISCOVERIES)
-        return frame
+        return frame.assign(**_verdicts(self._resampled[0], self._own))
+
+    @cached_property
+    def means(self) -> pd.DataFrame:
+        """Means of IS over the subjects of each model, for each unit of `experiments.means`, with their verdicts."""
+        parts, names = [], ("source_axis", "target_axis")
+        for model, sums in self._resampled[1].items():
+            entries = {name: column[: sums.count.size] for name, column in self._entries().items() if name in names}
+            for unit in UNITS:
+                mean, found = mean_uncertainty(sums, unit)
+                plug_in = np.divide(sums.plug_in, sums.count, out=np.full(mean.shape, np.nan), where=sums.count > 0)
+                columns = {"model": model, "unit": unit, **entries, "subjects": sums.count.ravel()}
+                values = {"is": plug_in.ravel(), "is_matched": mean.ravel()}
+                parts.append(pd.DataFrame(columns | values | _verdicts([found], self._own)))
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=MEANS.names)
+
+    @cached_property
+    def _resampled(self) -> tuple[list[Uncertainty], dict[str, Sums]]:
+        """The uncertainty of every group, and the sums of every model. Draws are in memory for one group at a time."""
+        found, sums = list[Uncertainty](), dict[str, Sums]()
+        for (model, subject), estimated in zip(self._tally.groups, self.estimates, strict=True):
+            draws = sensitivity_draws(estimated, subject)
+            found.append(uncertainty_of(draws, estimated.is_matched))
+            of_model = sums.setdefault(model, Sums.of(self._own.shape, DRAWS))
+            of_model.add(estimated.sensitivity, estimated.is_matched, draws)
+        return found, sums
+
+    @cached_property
+    def _own(self) -> NDArray[np.bool_]:
+        """Which entries of a matrix are what an axis does to itself, (r, n)."""
+        sources, targets = self._tally.sources, self._tally.targets
+        own = np.array([[source is target for target in targets] for source in sources], np.bool_)
+        return own.reshape(len(sources), len(targets))
 
     @cached_property
     def bias(self) -> pd.DataFrame:
@@ -146,12 +181,7 @@ class Analysis:
         Raises ConfigError if the folder cannot be written to.
         """
         folder, about = Path(folder), self._settings.about()
-        tables = {
-            "distributions": table_of(self.distributions, DISTRIBUTIONS, about),
-            "matrices": table_of(self.matrices, MATRICES, about),
-            "uncertainty": table_of(self.uncertainty, UNCERTAINTY, about),
-            "bias": table_of(self.bias, BIAS, about),
-        }
+        tables = {name: table_of(getattr(self, name), schema, about) for name, schema in TABLES.items()}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, table in tables.items():
@@ -189,6 +219,15 @@ def analyze_file(answers_path: str | Path, out_dir: str | Path, settings: Analys
     analysis = analyze(read_answers(answers_path), settings, str(answers_path))
     analysis.write(out_dir)
     return analysis.summary
+
+
+def _verdicts(found: Sequence[Uncertainty], own: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+    """The columns se, low, high, p, q and significant of some matrices."""
+    columns = {
+        name: _joined([getattr(each, name) for each in found], np.float64) for name in ("se", "low", "high", "p")
+    }
+    q = _joined([matrix_q(each.p, own) for each in found], np.float64)
+    return {**columns, "q": q, "significant": q <= FALSE_DISCOVERIES}
 
 
 def _labels(

@@ -6,6 +6,7 @@ All of it is decided here, from the tables of a run; the report only shows it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from seesaw.experiments.drop_rates import uneven
 from seesaw.experiments.older_tables import renewed
 from seesaw.experiments.sensitivity import VARIES, correlation
-from seesaw.experiments.uncertainty import Z
+from seesaw.experiments.shrinkage import picked_width, shrunken
 from seesaw.experiments.undefined import CellCount, why_undefined
 from seesaw.results.report.findings import (
     Agreement,
@@ -39,7 +40,8 @@ _COLUMNS = {
     "source_axis": "source",
     "target_axis": "target",
     "is_matched": "value",
-    **{name: name for name in ("low", "high", "w_init", "w_after", "n_init", "n_after", "significant", "exact")},
+    "is": "plug_in",
+    **{name: name for name in ("se", "low", "high", "w_init", "w_after", "n_init", "n_after", "significant", "exact")},
 }
 _CELL = ["model", "subject", "source_axis", "source_value"]
 
@@ -50,7 +52,7 @@ def findings_of(sweep: SweepTables) -> Findings:
     Raises what `older_tables.renewed` raises, for tables that an older version wrote.
     """
     sweep = renewed(sweep)
-    entries = _entries(sweep)
+    entries = _shrunken(_entries(sweep))
     by_pair: dict[tuple[str, str], list[Finding]] = {}
     by_model: dict[str, list[Finding]] = {}
     for entry in entries:
@@ -59,10 +61,14 @@ def findings_of(sweep: SweepTables) -> Findings:
     compared_by_model, compared_by_pair = _compared(by_model), _compared(by_pair)
     return Findings(
         entries=tuple(entries),
+        picked_width=_picked_width(entries),
         telling={pair: _most_telling(of_pair) for pair, of_pair in by_pair.items()},
         shares=tuple(_significant_shares(by_model)),
         recurrent=_recurrent(entries),
-        means=tuple(_mean_matrix(str(model), rows) for model, rows in sweep.matrix.groupby("model", sort=False)),
+        means=tuple(
+            _mean_matrix(str(model), str(unit), means, sweep.matrix[sweep.matrix["model"] == model])
+            for (model, unit), means in sweep.means.groupby(["model", "unit"], sort=False)
+        ),
         left_out=tuple(_left_out(sweep.cells)),
         agreement={model: _agreements(compared) for model, compared in compared_by_model.items()},
         agreement_of={pair: _agreement(compared) for pair, compared in compared_by_pair.items()},
@@ -79,6 +85,26 @@ def _entries(sweep: SweepTables) -> list[Finding]:
         undefined = reasons.of(*names) if np.isnan(row["value"]) else ""
         entries.append(Finding(**row, undefined=undefined))
     return entries
+
+
+def _shrunken(entries: Sequence[Finding]) -> list[Finding]:
+    """The entries with what their true values are likely to be, between two axes; each model's are shrunk together."""
+    by_model: dict[str, list[int]] = {}
+    for position, entry in enumerate(entries):
+        if not entry.own and not np.isnan(entry.value):
+            by_model.setdefault(entry.model, []).append(position)
+    result = list(entries)
+    for positions in by_model.values():
+        values, errors = (np.array([getattr(entries[i], name) for i in positions]) for name in ("value", "se"))
+        for i, value in zip(positions, shrunken(values, errors).tolist(), strict=True):
+            result[i] = replace(entries[i], shrunken=value)
+    return result
+
+
+def _picked_width(entries: Sequence[Finding]) -> float:
+    """How much wider the intervals of significant entries are, since they were picked from all between two axes."""
+    between = [entry for entry in entries if not entry.own and not np.isnan(entry.value)]
+    return picked_width(sum(entry.significant for entry in between), len(between))
 
 
 class _Reasons:
@@ -146,38 +172,32 @@ def _recurrent(entries: Sequence[Finding]) -> Recurrent | None:
     return Recurrent(*most, sum(negative[most]), len(negative[most]))
 
 
-def _mean_matrix(model: str, cells: pd.DataFrame) -> MeanMatrix:
-    """Means over the subjects of one model. Undefined entries are left out; `count` tells how many are in a mean."""
-    rows, columns = (list(dict.fromkeys(cells[name])) for name in ("source_axis", "target_axis"))
-    defined = cells[cells["is_matched"].notna()]
-    groups = defined.assign(
-        variance=defined["se"] ** 2,
-        negative=defined["significant"] & (defined["is_matched"] < 0),
-        positive=defined["significant"] & (defined["is_matched"] > 0),
-    ).groupby(["source_axis", "target_axis"])
+def _mean_matrix(model: str, unit: str, means: pd.DataFrame, cells: pd.DataFrame) -> MeanMatrix:
+    """The rows of means.parquet of one model and unit as a matrix; `cells` are the entries that they are means of."""
+    rows, columns = (list(dict.fromkeys(means[name])) for name in ("source_axis", "target_axis"))
+    indexed = means.set_index(["source_axis", "target_axis"])
+    called = cells[cells["significant"]]
+    signs = called.assign(negative=called["is_matched"] < 0, positive=called["is_matched"] > 0)
+    counted = signs.groupby(["source_axis", "target_axis"])[["negative", "positive"]].sum()
 
-    def as_matrix(column: pd.Series, empty: float) -> NDArray[np.float64]:
+    def as_matrix(column: pd.Series, empty: float = np.nan) -> NDArray[np.float64]:
         wide = column.unstack("target_axis").reindex(index=rows, columns=columns)
         return wide.to_numpy(np.float64, na_value=empty)
 
-    count = as_matrix(groups.size(), 0)
-    mean = as_matrix(groups["is_matched"].mean(), np.nan)
-    # every subject has its own images, so the errors of subjects are independent
-    margin = Z * np.sqrt(as_matrix(groups["variance"].sum(), np.nan)) / np.maximum(count, 1)
-    negative, positive = (as_matrix(groups[name].sum(), 0).astype(np.int64) for name in ("negative", "positive"))
-    low, high = mean - margin, mean + margin
+    mean, low, high = (as_matrix(indexed[name]) for name in ("is_matched", "low", "high"))
+    count, significant = (as_matrix(indexed[name].astype(float), 0) for name in ("subjects", "significant"))
+    negative, positive = (as_matrix(counted[name].astype(float), 0) for name in ("negative", "positive"))
     return MeanMatrix(
         model,
+        unit,
         cells["subject"].nunique(),
         tuple(rows),
         tuple(columns),
         mean,
         low,
         high,
-        (low > 0) | (high < 0),
-        count.astype(np.int64),
-        negative,
-        positive,
+        significant > 0,
+        *(each.astype(np.int64) for each in (count, negative, positive)),
     )
 
 

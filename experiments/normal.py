@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["mean_distance", "two_sided"]
+__all__ = ["density", "mean_distance", "two_sided"]
 
 Floats = NDArray[np.float64]
 
@@ -21,11 +21,18 @@ _ERFC = (
 )  # fmt: skip
 
 
+def density(z: ArrayLike) -> Floats:
+    """The standard normal density at `z` (...) -> (...)."""
+    z = np.asarray(z, np.float64)
+    return np.asarray(_exp(-z * z / 2) / np.sqrt(2 * np.pi))
+
+
 def two_sided(z: ArrayLike) -> Floats:
     """The probability that a standard normal number is at least as far from 0 as `z` (...) -> (...)."""
     x = np.abs(np.asarray(z, np.float64)) / np.sqrt(2.0)
     t = 1 / (1 + x / 2)
-    return np.asarray(t * _exp(_polynomial(_ERFC, t) - x * x))
+    # the approximation is 1.0000001 at 0
+    return np.asarray(np.minimum(t * _exp(_polynomial(_ERFC, t) - x * x), 1.0))
 
 
 def mean_distance(d: ArrayLike, v: ArrayLike) -> Floats:

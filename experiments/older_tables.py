@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from seesaw.experiments.analysis import analyze
@@ -26,13 +26,15 @@ def renewed(sweep: SweepTables) -> SweepTables:
     if not sweep.older:
         return sweep
     path = sweep.path / "answers.parquet"
-    computed = analyze(read_answers(path), _settings(sweep), str(path)).uncertainty.drop(columns="is")
+    analysis = analyze(read_answers(path), _settings(sweep), str(path))
+    computed = analysis.uncertainty.drop(columns="is")
     kept = sweep.matrix.drop(columns=[name for name in computed if name not in _ENTRY])
-    return replace(sweep, matrix=kept.merge(computed, how="left", on=_ENTRY, validate="1:1"), older=False)
+    matrix = kept.merge(computed, how="left", on=_ENTRY, validate="1:1")
+    return replace(sweep, matrix=matrix, means=analysis.means, bias=analysis.bias, older=False)
 
 
 def _settings(sweep: SweepTables) -> AnalysisSettings:
-    """The settings that the tables record: they name every axis and its attributes."""
+    """The settings that the tables record; axes and attributes are in the order in which the tables list them."""
     about = sweep.about
     metric, targets = about.get("metric"), about.get("targets")
     if not isinstance(metric, Mapping) or not isinstance(targets, Mapping):
@@ -40,14 +42,17 @@ def _settings(sweep: SweepTables) -> AnalysisSettings:
             f"'{sweep.path}' was written by an older version, and its matrices do not record metric and targets; sweep "
             f"again with: seesaw sweep {sweep.path / 'config.yaml'}"
         )
-    subjects = tuple(dict.fromkeys(sweep.matrix["subject"]))
-    dataset = Dataset(str(about.get("dataset", "")), "", subjects, None, tuple(map(_axis, targets, targets.values())))
+    listed = sweep.distributions[["axis", "attribute"]].drop_duplicates()
+    axes = tuple(_axis(str(name), rows["attribute"]) for name, rows in listed.groupby("axis", sort=False))
+    subjects, names = tuple(dict.fromkeys(sweep.matrix["subject"])), [axis.name for axis in axes]
+    dataset = Dataset(str(about.get("dataset", "")), "", subjects, None, axes)
+    metric, targets = ({name: of[name] for name in names if name in of} for of in (metric, targets))
     try:
         return make_settings(dataset, metric, targets, str(about.get("intervention", "uniform")))
     except ConfigError as error:
         raise RunDirectoryError(f"'{sweep.path}/matrices.parquet' records settings that are none: {error}") from None
 
 
-def _axis(name: str, shares: Mapping[str, float]) -> Axis:
-    attributes = tuple(shares)
+def _axis(name: str, attributes: Iterable[str]) -> Axis:
+    attributes = tuple(attributes)
     return Axis(name, attributes, (), tuple(map(Counterfactual, attributes)))

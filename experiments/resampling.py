@@ -39,36 +39,39 @@ def prior_mass(*images: float) -> float:
     return 1 / max(1.0, min(images))
 
 
-def drawn_shares(counts: PromptCounts, masses: Mapping[str, float], number: Ints, side: int = 0) -> dict[str, Floats]:
+def drawn_shares(
+    counts: PromptCounts, masses: Mapping[str, float], number: Ints, side: int = 0, name: str = ""
+) -> dict[str, Floats]:
     """Draws of the shares of the mixture of m prompts, (k, DRAWS) by axis, for the axes of `masses`.
 
     `masses` has the prior's mass per image by axis: that of a prompt of n images is n x mass images, spread over the k
     attributes. So shares of few and of many images lean alike. `number` (s,) has the image numbers of all that the
-    draws are compared with. `side` tells the prompts before (0) and after (1) an intervention apart, whose priors are
-    independent.
+    draws are compared with. `side` tells the prompts before (0) and after (1) an intervention apart, and `name` those
+    of different subjects: what they do not owe to shared seeds is drawn independently.
     """
     mixed = {axis: np.zeros((counts.by_axis[axis].shape[-1], DRAWS)) for axis in masses}
-    for axis, prompt, weights in _drawn(counts, masses, number, side):
+    for axis, prompt, weights in _drawn(counts, masses, number, side, name):
         weights *= counts.weights[prompt] / weights.sum(0)
         mixed[axis] += weights
     return mixed
 
 
 def drawn_by_prompt(
-    counts: PromptCounts, masses: Mapping[str, float], number: Ints, side: int = 0
+    counts: PromptCounts, masses: Mapping[str, float], number: Ints, side: int = 0, name: str = ""
 ) -> dict[str, Floats]:
     """As `drawn_shares`, but of every prompt by itself: (m, k, DRAWS) by axis."""
     m = len(counts.weights)
     shares = {axis: np.empty((m, counts.by_axis[axis].shape[-1], DRAWS)) for axis in masses}
-    for axis, prompt, weights in _drawn(counts, masses, number, side):
+    for axis, prompt, weights in _drawn(counts, masses, number, side, name):
         shares[axis][prompt] = weights / weights.sum(0)
     return shares
 
 
 def _drawn(
-    counts: PromptCounts, masses: Mapping[str, float], number: Ints, side: int
+    counts: PromptCounts, masses: Mapping[str, float], number: Ints, side: int, name: str
 ) -> Iterator[tuple[str, int, Floats]]:
     """Axis, number of the prompt, and the weights of its attributes, (k, DRAWS), prompt by prompt."""
+    subject = zlib.crc32(name.encode())
     for start in range(0, len(counts.weights) if masses else 0, _TOGETHER):
         prompts = slice(start, start + _TOGETHER)
         drawn = _weighted(counts, list(masses), number, prompts)
@@ -77,9 +80,10 @@ def _drawn(
             for i, (row, n) in enumerate(zip(observed, observed.sum(-1).tolist(), strict=True)):
                 key, prior = (_SEED, side, start + i, zlib.crc32(axis.encode())), _rounded(mass * n) / len(row)
                 if drawn is None:
-                    weights = np.random.default_rng(key).standard_gamma((row + prior)[:, None], (len(row), DRAWS))
+                    rng = np.random.default_rng((*key, subject))
+                    weights = rng.standard_gamma((row + prior)[:, None], (len(row), DRAWS))
                 else:
-                    weights = drawn[axis][i] + _prior(key, len(row), prior)
+                    weights = drawn[axis][i] + np.roll(_prior(key, len(row), prior), subject % DRAWS, axis=-1)
                 yield axis, start + i, weights
 
 

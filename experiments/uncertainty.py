@@ -57,8 +57,11 @@ def sensitivity_uncertainty(estimated: Estimate) -> Uncertainty:
     return uncertainty_of(sensitivity_draws(estimated), estimated.is_matched)
 
 
-def sensitivity_draws(estimated: Estimate) -> Floats:
-    """Draws of the plug-in IS, (r, n, DRAWS); NaN where it is undefined."""
+def sensitivity_draws(estimated: Estimate, name: str = "") -> Floats:
+    """Draws of the plug-in IS, (r, n, DRAWS); NaN where it is undefined.
+
+    Draws of estimates with different names (of subjects) are related by shared seeds alone, so that they may be added.
+    """
     initial, interventions, settings = estimated.initial, estimated.interventions, estimated.settings
     number = numbers_of(initial, *interventions.values())
     shared = seeds_shared(initial, interventions)
@@ -67,12 +70,12 @@ def sensitivity_draws(estimated: Estimate) -> Floats:
         defined = [j for j, value in enumerate(estimated.sensitivity[i]) if not np.isnan(value)]
         axes = [estimated.targets[j] for j in defined]
         masses = {axis: prior_mass(initial.images(axis), counts.images(axis)) for axis in axes}
-        before, after = drawn_shares(initial, masses, number), drawn_shares(counts, masses, number, side=1)
+        before, after = (drawn_shares(each, masses, number, side, name) for side, each in enumerate((initial, counts)))
         pull = dict(zip(estimated.targets, estimated.matched.pull[i].tolist(), strict=True))
         sharing = shared[name]
         if sharing is not None:
             pulled = {axis: mass for axis, mass in masses.items() if pull[axis] > 0}
-            for axis, drawn in drawn_shares(sharing, pulled, number).items():
+            for axis, drawn in drawn_shares(sharing, pulled, number, name=name).items():
                 before[axis] += pull[axis] * (drawn - before[axis])
         for j, axis in zip(defined, axes, strict=True):
             draws[i, j] = settings.w_bar(axis, before[axis].T) - settings.w_bar(axis, after[axis].T)
@@ -100,14 +103,16 @@ def bias_uncertainty(counts: PromptCounts, settings: AnalysisSettings) -> Uncert
     """The uncertainty of w-bar of every axis, (n,) each; there is no `p`, since a bias of 0 is not what is tested.
 
     Intervals are the hull of the quantiles of the draws and of the draws moved by twice what they lean, since the
-    observed w leans as well; they begin at 0 or above.
+    observed w leans as well. They begin at 0 where noise around the target alone can give such a w.
     """
     w = bias(counts, settings)
     if counts.exact:
         return Uncertainty(0 * w, w, w, np.full(w.shape, np.nan))
-    draws = _bias_draws(counts, settings)
+    draws, noise = _bias_draws(counts, settings)
     found = uncertainty_of(draws, np.maximum(2 * w - draws.mean(-1), 0))
-    return Uncertainty(found.se, np.maximum(found.low, 0), found.high, np.full(w.shape, np.nan))
+    from_target = w <= np.quantile(noise, (1 + LEVEL) / 2, axis=-1)
+    low = np.where(from_target, 0 * w, np.maximum(found.low, 0))
+    return Uncertainty(found.se, np.minimum(low, w), np.maximum(found.high, w), np.full(w.shape, np.nan))
 
 
 def bias_covariance(counts: PromptCounts, settings: AnalysisSettings) -> Floats:
@@ -118,7 +123,7 @@ def bias_covariance(counts: PromptCounts, settings: AnalysisSettings) -> Floats:
     n = len(counts.by_axis)
     if counts.exact:
         return np.zeros((n, n))
-    draws = _bias_draws(counts, settings)
+    draws, _ = _bias_draws(counts, settings)
     off = draws - draws.mean(-1, keepdims=True)
     return np.asarray((off[:, None] * off[None, :]).mean(-1))
 
@@ -128,11 +133,13 @@ def tau_error(covariance: Floats, priority: Floats) -> float:
     return float(np.sqrt(max(0.0, (priority[:, None] * covariance * priority[None, :]).sum())))
 
 
-def _bias_draws(counts: PromptCounts, settings: AnalysisSettings) -> Floats:
-    """Draws of w-bar of every axis, (n, DRAWS)."""
+def _bias_draws(counts: PromptCounts, settings: AnalysisSettings) -> tuple[Floats, Floats]:
+    """Draws of w-bar of every axis, (n, DRAWS), and what they would be if all axes were on target."""
     axes = list(counts.by_axis)
-    draws = np.full((len(axes), DRAWS), np.nan)
+    draws, noise = np.full((2, len(axes), DRAWS), np.nan)
     masses = {axis: prior_mass(counts.images(axis)) for axis in axes if not np.isnan(counts.shares(axis)).any()}
     for axis, drawn in drawn_shares(counts, masses, numbers_of(counts)).items():
-        draws[axes.index(axis)] = settings.w_bar(axis, drawn.T)
-    return draws
+        j, off = axes.index(axis), drawn - drawn.mean(-1, keepdims=True)
+        draws[j] = settings.w_bar(axis, drawn.T)
+        noise[j] = settings.w_bar(axis, settings.targets[axis] + off.T)
+    return draws, noise

@@ -119,6 +119,12 @@ class Experiment:
         return {each.name: each.engine for each in served}
 
     @property
+    def simulated(self) -> tuple[str, ...]:
+        """The models and VLMs whose engine is the simulated one: their images are noise, their answers made up."""
+        served: list[ResolvedModel[Any]] = [*self.models, *self.vlms]
+        return tuple(each.name for each in served if each.spec.engine == "simulated")
+
+    @property
     def user_files(self) -> dict[str, bytes]:
         """The files of the user's that the config names classes in: `module.py` to its content."""
         config, plugins = self.config, [*self.engines.values()]

@@ -106,6 +106,8 @@ def _work(
     events.start(f"{experiment.name}: {job.describe(plan)}")
     for note in notes:
         events.note(note)
+    if experiment.simulated:
+        events.note(f"these figures are fake: the engine of {', '.join(experiment.simulated)} is simulated")
     recorded = False  # a run that never gets to work leaves no record: the directory stays free for another try
     had_record = (directory.path / "run.json").exists()
     try:

@@ -1,8 +1,7 @@
 """What the estimates of known values show: errors, coverage, false calls, power and the winner's curse.
 
 All functions take the entries of matrices: the columns of uncertainty.parquet, with `repeat` (a number), `exact` and
-`exact_w` (the exact IS, and the exact w of the initial prompt). `shown` is the estimate that is shown, `called` whether
-the entry is called significant.
+`exact_w` (the exact IS, and the exact w of the initial prompt).
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from seesaw.experiments.uncertainty import Z
+from seesaw.experiments.shrinkage import picked_width, shrunken
 
-__all__ = ["by_bias", "by_size", "false_calls", "means_over_subjects", "power", "strongest"]
+__all__ = ["by_bias", "by_size", "false_calls", "mean_errors", "power", "strongest"]
 
 _SIZES = (-np.inf, -0.2, -0.1, -0.05, -0.02, 0.02, 0.05, 0.1, 0.2, np.inf)  # bins of the exact IS
 _BIASES = (0.0, 0.1, 0.3, 0.6, 0.95, np.inf)  # bins of the exact w; above 0.95 nearly all images show one attribute
@@ -35,17 +34,16 @@ def by_bias(entries: pd.DataFrame) -> pd.DataFrame:
     return _errors(entries, _bins("w", entries["exact_w"], _BIASES))
 
 
-def means_over_subjects(entries: pd.DataFrame) -> Mapping[str, float]:
-    """How the mean of an entry over all subjects of a model, and its interval, agree with the exact mean."""
-    groups = entries.assign(variance=entries["se"] ** 2).groupby(["repeat", "model", "source_axis", "target_axis"])
-    error = groups["shown"].mean() - groups["exact"].mean()
-    margin = Z * np.sqrt(groups["variance"].sum()) / groups.size()
-    return {"means": len(error), "error": error.mean(), "rmse": _rms(error), "covered": (error.abs() <= margin).mean()}
+def mean_errors(means: pd.DataFrame) -> Mapping[str, float]:
+    """How means over the subjects of a model, and their intervals for these subjects, agree with the exact means."""
+    these = means[means["unit"] == "images"]
+    error = these["is_matched"] - these["exact"]
+    return {"means": len(these), "error": error.mean(), "rmse": _rms(error), "covered": _covered(these).mean()}
 
 
 def false_calls(entries: pd.DataFrame) -> Mapping[str, float]:
     """Of entries between two axes that are all exactly 0: matrices with any call, and entries outside the interval."""
-    called = entries.groupby(_MATRIX)["called"].any()
+    called = entries.groupby(_MATRIX)["significant"].any()
     zero = entries["exact"].abs() <= 1e-12
     if not zero.all():
         raise ValueError("false calls are counted where all exact values are 0")
@@ -59,8 +57,8 @@ def false_calls(entries: pd.DataFrame) -> Mapping[str, float]:
 
 def power(entries: pd.DataFrame) -> pd.DataFrame:
     """How many entries are called, with the right sign and the wrong one, in bins of the size of the exact IS."""
-    right = np.sign(entries["shown"]) == np.sign(entries["exact"])
-    frame = entries.assign(right=entries["called"] & right, wrong=entries["called"] & ~right)
+    right = np.sign(entries["is_matched"]) == np.sign(entries["exact"])
+    frame = entries.assign(right=entries["significant"] & right, wrong=entries["significant"] & ~right)
     groups = frame.groupby(_bins("|IS|", entries["exact"].abs(), _POWER), observed=True)
     return pd.DataFrame(
         {"entries": groups.size(), "power": groups["right"].mean(), "wrong sign": groups["wrong"].mean()}
@@ -68,14 +66,25 @@ def power(entries: pd.DataFrame) -> pd.DataFrame:
 
 
 def strongest(entries: pd.DataFrame) -> Mapping[str, float]:
-    """The entries that a report would list first, for every model and sign: what they measure, and what is exact."""
-    called = entries[entries["called"]]
-    size = called["shown"].abs()
-    order = called.assign(size=size, sign=np.sign(called["shown"])).sort_values("size", ascending=False)
-    top = order.groupby(["repeat", "model", "sign"]).head(_STRONGEST)
+    """The entries that a report would list first, for every model and sign: what they measure, and what is exact.
+
+    `shrunken` is their likely value, and `covered` the share of intervals that hold the exact one, as wide as the
+    report shows them.
+    """
+    parts = []
+    for _, of_model in entries.groupby(["repeat", "model"]):
+        values, errors = of_model["is_matched"].to_numpy(), of_model["se"].to_numpy()
+        likely = of_model.assign(shrunken=shrunken(values, errors), sign=np.sign(values))
+        wider = picked_width(int(of_model["significant"].sum()), len(of_model))
+        low, high = values - of_model["low"], of_model["high"] - values
+        likely = likely.assign(low=values - wider * low, high=values + wider * high, size=np.abs(values))
+        called = likely[likely["significant"]].sort_values("size", ascending=False)
+        parts.append(called.groupby("sign").head(_STRONGEST))
+    top = pd.concat(parts)
     return {
         "entries": len(top),
-        "measured": (top["shown"] * top["sign"]).mean(),
+        "measured": (top["is_matched"] * top["sign"]).mean(),
+        "shrunken": (top["shrunken"] * top["sign"]).mean(),
         "exact": (top["exact"] * top["sign"]).mean(),
         "covered": _covered(top).mean(),
     }
@@ -85,7 +94,7 @@ def _errors(entries: pd.DataFrame, bins: pd.Series) -> pd.DataFrame:
     """A row for every bin that has entries, from the lowest: plug-in and shown estimates, and the interval."""
     frame = entries.assign(
         plug_in=entries["is"] - entries["exact"],
-        error=entries["shown"] - entries["exact"],
+        error=entries["is_matched"] - entries["exact"],
         covered=_covered(entries),
         below=entries["exact"] < entries["low"],
         above=entries["exact"] > entries["high"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,7 +22,9 @@ class Finding:
     subject: str
     source: str
     target: str
-    value: float
+    value: float  #: IS with matched noise
+    plug_in: float  #: IS as the paper computes it: w_init - w_after
+    se: float
     low: float
     high: float
     w_init: float
@@ -31,6 +34,7 @@ class Finding:
     exact: float  #: the exact IS, NaN where it is not known
     significant: bool
     undefined: str = ""  #: why the value is NaN
+    shrunken: float = math.nan  #: what the true value is likely to be; NaN on the diagonal
 
     @property
     def own(self) -> bool:
@@ -60,13 +64,15 @@ class Recurrent:
 
 @dataclass(frozen=True)
 class MeanMatrix:
-    """Mean IS of a model over its `subjects`, (rows, columns) each; `low`, `high` bound the mean over these subjects.
+    """Mean IS of a model over its `subjects`, (rows, columns) each, between `low` and `high`.
 
+    `unit` is what chance is in: "images", for the mean over these very subjects, or "subjects", for subjects like them.
     `count` is the number of subjects for which an entry is defined, `negative` and `positive` how many of them have it
     significantly below and above 0, `significant` whether the mean is.
     """
 
     model: str
+    unit: str
     subjects: int
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -121,6 +127,7 @@ class Findings:
 
     entries: tuple[Finding, ...]
     telling: Mapping[Pair, Finding | None]
+    picked_width: float  #: how much wider the intervals of the entries in a list of the strongest are
     shares: tuple[SignificantShares, ...]
     recurrent: Recurrent | None
     means: tuple[MeanMatrix, ...]

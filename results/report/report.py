@@ -117,6 +117,7 @@ def _context(run: Run, findings: Findings | None, store: str) -> dict[str, Any]:
     return of_sweep | {
         "name": str(run.config.get("name", run.path.name)),
         "config": run.config,
+        "simulated": _simulated(run.config),
         "run": run.run_json,
         "sweep": sweep is not None,
         "mitigation": of_mitigation,
@@ -132,6 +133,13 @@ def _context(run: Run, findings: Findings | None, store: str) -> dict[str, Any]:
         "listed": _LISTED,
         "colour_bar": Markup(colour_bar(limit)),
     }
+
+
+def _simulated(config: Mapping[str, Any]) -> list[str]:
+    """The models and VLMs of a config whose engine is the simulated one, so that what they show is made up."""
+    models, vlms = config.get("models"), config.get("vqa")
+    listed = [*(models if isinstance(models, list) else []), *(vlms if isinstance(vlms, list) else [vlms])]
+    return [str(each.get("name")) for each in listed if isinstance(each, dict) and each.get("engine") == "simulated"]
 
 
 def _names(*some: Iterable[str]) -> list[str]:

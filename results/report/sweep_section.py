@@ -57,6 +57,7 @@ class Mean:
 
     matrix: MeanMatrix
     heatmap: Markup
+    like: Markup | None  #: the same means, with what is certain for subjects like these; None for a single subject
 
 
 def sweep_section(
@@ -67,7 +68,8 @@ def sweep_section(
     Colours of matrices are full at +-`limit`.
     """
     pairs, cut = _pictured(sweep, example_images, _pairs(sweep, findings, limit))
-    strongest = sorted((c for c in findings.entries if c.significant and not c.own), key=lambda c: c.value)
+    picked = [_widened(c, findings.picked_width) for c in findings.entries if c.significant and not c.own]
+    strongest = sorted(picked, key=lambda c: c.value)
     by_name = {(pair.model, pair.subject): pair for pair in pairs}
     return {
         "counts": _counts(sweep),
@@ -77,7 +79,7 @@ def sweep_section(
         "recurrent": findings.recurrent,
         "exact": exact_plots(findings, sweep.truths),
         "worlds": sweep.truths,
-        "means": [_mean(mean, limit) for mean in findings.means],
+        "means": _means(findings, limit),
         "pairs": pairs,
         "models": list(dict.fromkeys(pair.model for pair in pairs)),
         "subjects": list(dict.fromkeys(pair.subject for pair in pairs)),
@@ -183,7 +185,8 @@ def _tooltip(c: Finding) -> str:
         return f"{c.source} on {c.target}: {c.undefined}"
     return (
         f"{c.source} on {c.target}: IS {signed(c.value)}, 95% interval {signed(c.low)} to {signed(c.high)}; "
-        f"w {c.w_init:.2f} at first, {c.w_after:.2f} after; {c.n_init} and {c.n_after} images"
+        f"w {c.w_init:.2f} at first, {c.w_after:.2f} after (IS {signed(c.plug_in)} as in the paper); "
+        f"{c.n_init} and {c.n_after} images"
     )
 
 
@@ -218,14 +221,34 @@ def _pictured(sweep: SweepTables, example_images: ExampleImages, pairs: list[Pai
     return [replace(pair, strips=strips_of.get(pair.number, ())) for pair in pairs], cut
 
 
-def _mean(mean: MeanMatrix, limit: float) -> Mean:
+def _widened(c: Finding, width: float) -> Finding:
+    """The entry with the interval that it has as one of those that were picked."""
+    return replace(c, low=c.value - width * (c.value - c.low), high=c.value + width * (c.high - c.value))
+
+
+def _means(findings: Findings, limit: float) -> list[Mean]:
+    """The mean matrix of every model, for these subjects and for subjects like them."""
+    by_model: dict[str, dict[str, MeanMatrix]] = {}
+    for mean in findings.means:
+        by_model.setdefault(mean.model, {})[mean.unit] = mean
+    return [
+        Mean(
+            units["images"],
+            _mean_heatmap(units["images"], limit, ""),
+            _mean_heatmap(units["subjects"], limit, ", for others like them") if units["images"].subjects > 1 else None,
+        )
+        for units in by_model.values()
+    ]
+
+
+def _mean_heatmap(mean: MeanMatrix, limit: float, what: str) -> Markup:
     titles = [
         [_mean_tooltip(mean, (i, j), f"{x} on {y}") for j, y in enumerate(mean.columns)]
         for i, x in enumerate(mean.rows)
     ]
-    label = f"Mean IS matrix of {mean.model} over {mean.subjects} subjects"
+    label = f"Mean IS matrix of {mean.model} over {mean.subjects} subjects{what}"
     picture = heatmap(mean.rows, mean.columns, mean.mean, mean.significant, limit=limit, label=label, titles=titles)
-    return Mean(mean, Markup(picture))
+    return Markup(picture)
 
 
 def _mean_tooltip(mean: MeanMatrix, at: tuple[int, int], name: str) -> str:

@@ -20,7 +20,17 @@ from seesaw.results.store.parquet import plain_batches, plain_metadata, plain_ta
 from seesaw.results.tables.mitigation import Case, Key
 from seesaw.results.tables.mitigation_matrices import Matrix, read_matrices
 from seesaw.results.tables.read_mitigation import read_mitigation
-from seesaw.results.tables.schemas import ANSWERS, DISTRIBUTIONS, FAILURES, MATRICES, TRUTH, UNCERTAINTY, WITHHELD
+from seesaw.results.tables.schemas import (
+    ANSWERS,
+    BIAS,
+    DISTRIBUTIONS,
+    FAILURES,
+    MATRICES,
+    MEANS,
+    TRUTH,
+    UNCERTAINTY,
+    WITHHELD,
+)
 from seesaw.results.tables.write import about_of
 
 __all__ = ["FIRST", "MitigationTables", "Run", "SweepTables", "read_examples", "read_run", "read_run_json"]
@@ -32,7 +42,7 @@ _WORDS = [*_CELL, "axis", "answer", "prompt"]  # columns with few different word
 _ENTRY = ["model", "subject", "source_axis", "target_axis"]
 _INTERVAL = ("se", "low", "high")
 _VERDICT = ("is_matched", "p", "q", "significant")
-_OF_SWEEPS = ("answers", "distributions", "matrices", "uncertainty")
+_OF_SWEEPS = ("answers", "distributions", "matrices", "uncertainty", "bias", "means")
 _OF_MITIGATIONS = ("mitigation", "mitigation_matrices")
 
 
@@ -49,7 +59,9 @@ class SweepTables:
     cells: pd.DataFrame  #: model, subject, source_axis, source_value, asked, dropped: images made, and not counted
     withheld: pd.DataFrame  #: the columns of withheld.parquet
     answers: int  #: attributes that were read in all
-    older: bool = False  #: an older version wrote the tables, without is_matched, p, q and significant
+    means: pd.DataFrame  #: the columns of means.parquet
+    bias: pd.DataFrame  #: the columns of bias.parquet
+    older: bool = False  #: an older version wrote the tables, without verdicts, means and bias
 
 
 @dataclass(frozen=True)
@@ -117,8 +129,8 @@ def _mitigation(run: Path) -> MitigationTables:
 
 def _sweep(run: Path) -> SweepTables:
     matrix = _frame(run, "matrices", MATRICES.names)
-    spread, older = _spread(run)
-    merged = matrix.merge(spread, how="left", on=_ENTRY)
+    older = _is_older(run)
+    merged = matrix.merge(_spread(run), how="left", on=_ENTRY)
     if matrix.empty:
         raise RunDirectoryError(
             f"'{run}/matrices.parquet' holds no matrix: no intervention was observed; {_again(run)}"
@@ -137,18 +149,24 @@ def _sweep(run: Path) -> SweepTables:
         cells=cells,
         withheld=withheld,
         answers=answers,
+        means=_words(MEANS.empty_table()) if older else _frame(run, "means", MEANS.names, MEANS),
+        bias=_words(BIAS.empty_table()) if older else _frame(run, "bias", BIAS.names, BIAS),
         older=older,
     )
 
 
-def _spread(run: Path) -> tuple[pd.DataFrame, bool]:
-    """uncertainty.parquet without `is`, which matrices.parquet has, and whether an older version wrote it."""
+def _spread(run: Path) -> pd.DataFrame:
+    """uncertainty.parquet without `is`, which matrices.parquet has."""
+    if _is_older(run):
+        spread = _frame(run, "uncertainty", [*_ENTRY, *_INTERVAL], UNCERTAINTY)
+        return spread.assign(is_matched=np.nan, p=np.nan, q=np.nan, significant=False)
+    return _frame(run, "uncertainty", [*_ENTRY, *_INTERVAL, *_VERDICT], UNCERTAINTY)
+
+
+def _is_older(run: Path) -> bool:
+    """Whether an older version wrote the tables."""
     with _readable(run, "uncertainty") as path:
-        older = not set(_VERDICT) <= set(plain_metadata(path).schema.names)
-    if not older:
-        return _frame(run, "uncertainty", [*_ENTRY, *_INTERVAL, *_VERDICT], UNCERTAINTY), False
-    spread = _frame(run, "uncertainty", [*_ENTRY, *_INTERVAL], UNCERTAINTY)
-    return spread.assign(is_matched=np.nan, p=np.nan, q=np.nan, significant=False), True
+        return not set(_VERDICT) <= set(plain_metadata(path).schema.names)
 
 
 def read_examples(run: Path, wanted: Mapping[tuple[str, str], str]) -> Mapping[tuple[str, str], pd.DataFrame]:

@@ -22,6 +22,7 @@ __all__ = [
     "HUI_WALTER",
     "LABELS",
     "MATRICES",
+    "MEANS",
     "MISREADING",
     "MITIGATION_MATRICES",
     "NEGATIVES",
@@ -72,6 +73,15 @@ UNCERTAINTY = pa.schema(
 )
 #: bias.parquet, w-bar of every axis at the initial prompt.
 BIAS = pa.schema([*_texts("model", "subject", "axis"), *_numbers("w", "se", "low", "high"), *_counts("n")])
+#: means.parquet, means of IS over the `subjects` of a model; `unit` is what is drawn again: images, or subjects too.
+MEANS = pa.schema(
+    [
+        *_texts("model", "unit", "source_axis", "target_axis"),
+        *_counts("subjects"),
+        *_numbers("is", "is_matched", "se", "low", "high", "p", "q"),
+        ("significant", pa.bool_()),
+    ]
+)
 #: truth.parquet, the exact IS of models whose world is known.
 TRUTH = pa.schema([*_ENTRY, *_numbers("is")])
 #: withheld.parquet, a row a cell: images that were not asked, since they are flagged as unsafe (or refused), or blank.

@@ -117,4 +117,4 @@ def show_summary(summary: Summary, out: Path, as_json: bool) -> None:
         return
     for line in summary.lines():
         say(line)
-    say(f"tables: {out}/distributions, matrices, uncertainty and bias, as .parquet and .csv")
+    say(f"tables: {out}/distributions, matrices, uncertainty, bias and means, as .parquet and .csv")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seesaw.experiments.agreement import agreement_of_two
-from seesaw.experiments.analysis import Analysis
+from seesaw.experiments.analysis import TABLES, Analysis
 from seesaw.experiments.answers import answer_rows
 from seesaw.experiments.lab import Lab, Observations
 from seesaw.experiments.sweep import sweep, withheld_images
@@ -35,7 +35,8 @@ class SweepJob:
     shown = True
     stated = 1
     files = (
-        *("answers.parquet", "distributions.*", "matrices.*", "uncertainty.*", "bias.*", "withheld.*", "truth.*"),
+        *("answers.parquet", "withheld.*", "truth.*"),
+        *(f"{name}.*" for name in TABLES),
         *SECOND_FILES,
     )
 

@@ -151,7 +151,7 @@ def test_shuffled_rows_give_the_same_bytes(tmp_path: Path) -> None:
     assert first == second
     names = sorted(p.name for p in (tmp_path / "a").iterdir())
     assert names == [
-        f"{t}.{s}" for t in ("bias", "distributions", "matrices", "uncertainty") for s in ("csv", "parquet")
+        f"{t}.{s}" for t in ("bias", "distributions", "matrices", "means", "uncertainty") for s in ("csv", "parquet")
     ]
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name

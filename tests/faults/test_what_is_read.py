@@ -205,7 +205,7 @@ def test_no_name_in_a_table_leads_out_of_its_folder(name, tmp_path):
     write_report(run, str(tmp_path / "deep" / "deeper" / "store"))
     tables = {
         f"{table}.{form}"
-        for table in ("bias", "distributions", "matrices", "uncertainty")
+        for table in ("bias", "distributions", "matrices", "means", "uncertainty")
         for form in ("parquet", "csv")
     }
     assert listing(run) == tables | {

@@ -14,8 +14,8 @@ import pytest
 
 pytestmark = pytest.mark.slow  # starts Ray to resume older runs
 
-#: standard errors of 0.1.0's studies came from another approximation than those of its sweeps
-ERRORS = ["error", "sure"]
+#: 0.1.0 computed standard errors and intervals, and what depends on them, in other ways
+ERRORS = ["error", "sure", "se", "low", "high", "is_matched", "p", "q", "significant", "tau_se", "alerts"]
 
 
 @pytest.fixture
