@@ -136,7 +136,7 @@ def check_errors(observer: PromptSetObserver, problem: Problem, state: State) ->
     current = observer.mitigator.initial(problem.subject)
     priority = np.array([problem.priority.get(axis, 0.0) for axis in AXES])
     for at in state.steps:
-        (seen,) = asyncio.run(observer.observe(problem.model, [current]))
+        (seen,) = asyncio.run(observer.observe(problem.model, [current], fresh=at.judged == "fresh"))
         assert 0 < at.tau_error == pytest.approx(np.sqrt(priority @ seen.covariance @ priority))
         if at.axis:
             (seen,) = asyncio.run(
