@@ -100,4 +100,5 @@ def test_no_other_module_renames_links_or_fsyncs_a_file() -> None:
     own_way = re.compile(r"os\.(?:replace|rename|link|fsync|fdatasync)\b|hardlink_to|\.replace\(\s*(?:path|self\.)")
     sources = [path for room in ROOMS for path in sorted((HOUSE / room).rglob("*.py"))]
     writers = {str(path.relative_to(HOUSE)) for path in sources if own_way.search(path.read_text(encoding="utf-8"))}
-    assert writers == {"results/atomic_write.py"}
+    renames_a_folder = "runner/stores/moving.py"  # a whole store, of which nothing is being written
+    assert writers == {"results/atomic_write.py", renames_a_folder}
