@@ -90,9 +90,22 @@ WITHHELD = pa.schema([*_CELL, *_counts("images", "flagged", "blank"), *_numbers(
 FAILURES = pa.schema([*_texts("cell", "stage", "error"), *_counts("attempts"), *_texts("message", "command")])
 
 #: effects.parquet of the studies of single mitigations, and what `validation` and `negatives` make of it.
-EFFECTS = pa.schema([*_ENTRY, *_numbers("before", "after", "error")])
-VALIDATION = pa.schema([*_texts("model", "subject"), *_counts("pairs"), *_numbers("correlation", "others")])
-NEGATIVES = pa.schema([*_texts("model"), *_counts("pairs", "negative"), *_numbers("share", "sure")])
+EFFECTS = pa.schema([*_ENTRY, *_numbers("before", "after", "shared", "se", "p", "q"), ("significant", pa.bool_())])
+VALIDATION = pa.schema(
+    [
+        *_texts("model", "subject"),
+        *_counts("pairs"),
+        *_numbers("correlation", "others", "null", "null_others"),
+        *_numbers("shared", "shared_others", "shared_null", "shared_null_others"),
+    ]
+)
+NEGATIVES = pa.schema(
+    [
+        *_texts("model"),
+        *_counts("pairs", "negative", "significant"),
+        *_numbers("share", "null", "share_significant"),
+    ]
+)
 #: target.parquet and flips.parquet of the study of targets: D* as measured, and what it does to a sweep's IS.
 TARGETS = pa.schema([*_texts("subject", "axis", "attribute"), *_numbers("share", "n")])
 FLIPS = pa.schema(

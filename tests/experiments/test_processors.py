@@ -52,7 +52,7 @@ results = {
     "distributions": analysis.distributions.to_csv(), "matrices": analysis.matrices.to_csv(),
     "uncertainty": analysis.uncertainty.to_csv(), "means": analysis.means.to_csv(), "bias": analysis.bias.to_csv(),
     "shrunken": repr(shrunken(*(analysis.uncertainty[name].to_numpy() for name in ("is_matched", "se"))).tolist()),
-    "mitigations": repr(states), "effects": effects.to_csv(),
+    "mitigations": repr(states), "effects": effects.entries.to_csv(),
     "validation": validation(effects).to_csv(), "negatives": negatives(effects).to_csv(),
     "exact": repr(asyncio.run(biasconnect(lab, "alder", "nurse", settings)).sensitivity.tolist()),
 }

@@ -55,8 +55,11 @@ def test_tables_made_again_from_an_older_store_say_what_they_said(seesaw, older)
     answers = pd.read_parquet(run / "answers.parquet")
     for path in [*run.glob("*.csv"), *run.glob("*.parquet"), *(run / "tables").glob("*")]:
         path.unlink()
-    for command in (("sweep",), ("mitigate",), ("study", "validation")):
-        assert ended(seesaw(*command, "before.yaml", "--json"))["images_made"] == 0
+    for command in (("sweep",), ("mitigate", "fresh=false")):  # as 0.1.0 mitigated
+        assert ended(seesaw(command[0], "before.yaml", *command[1:], "--json"))["images_made"] == 0
+    event = ended(seesaw("study", "validation", "before.yaml", "--json"))  # 0.1.0 measured in what had predicted
+    assert event["images_made"] > 0
+    tables = {name: table for name, table in tables.items() if name not in ("effects.csv", "validation.csv")}
     pd.testing.assert_frame_equal(pd.read_parquet(run / "answers.parquet"), answers)
     exact = {"distributions.csv", "matrices.csv", "mitigation_matrices.csv", "withheld.csv"}
     for name, before in tables.items():
