@@ -107,11 +107,11 @@ def welcome(experiment: Experiment, ready: Ready) -> Ready:
         EnvironmentFault: the store cannot be written from here now. Never because a new node lacks something.
     """
     new = [node for node in nodes() if node.name not in ready.reports and node.name not in ready.refused]
-    reports, problems = _survey(experiment, new, {})
+    reports_of_new, problems = _survey(experiment, new, {})
     label_of, reports = labels(), dict(ready.reports)
     notes = [f"not used: {line}" for line in lines_by_problem(problems)]
     refused = {node for node, _ in problems}
-    for name, report in reports.items():
+    for name, report in reports_of_new.items():
         label, apart = label_of.get(name, name), _apart(experiment, {**reports, name: report})
         if apart:
             refused.add(name)
