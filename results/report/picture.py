@@ -49,7 +49,8 @@ def draw_matrix(
     """Draw a matrix of IS: orange where an axis is tipped away from its target, blue where it is brought nearer.
 
     `matrix` is either a matrix, with the intervened axis on rows, or a long table as matrices.parquet is, of which
-    `model` and `subject` choose one. If the long table has `low` and `high`, entries whose interval holds 0 are muted.
+    `model` and `subject` choose one. Of a table that has `is_matched` (uncertainty.parquet) that estimate is drawn, and
+    entries are muted that are not `significant`; of one that has only `low` and `high`, those whose interval holds 0.
     Colours are full at +-`limit`; NaN is hatched. `label` is read out to those who do not see the picture.
 
     Raises InputError for a long table without these columns, or of more than one model or subject.
@@ -98,17 +99,20 @@ def _chosen(table: pd.DataFrame, model: str | None, subject: str | None) -> tupl
     sources, targets = table["source_axis"].unique(), table["target_axis"].unique()
     if table.duplicated(["source_axis", "target_axis"]).any():
         raise InputError("the table has several rows for one source_axis and target_axis; choose those of one matrix")
+    shown = "is_matched" if "is_matched" in table.columns else "is"
     entries = table.assign(sure=_sure(table)).set_index(["source_axis", "target_axis"])
     square = pd.MultiIndex.from_product([sources, targets])
     values, sure = (
         pd.DataFrame(entries[column].reindex(square).to_numpy().reshape(len(sources), -1), sources, targets)
-        for column in ("is", "sure")
+        for column in (shown, "sure")
     )
     return values, sure.fillna(False).astype(bool)
 
 
 def _sure(table: pd.DataFrame) -> pd.Series[bool]:
-    """Which intervals do not hold 0; all entries of a table without intervals."""
+    """Which entries are significant, or have an interval that does not hold 0; all of a table that says neither."""
+    if "significant" in table.columns:
+        return table["significant"].fillna(False).astype(bool)
     if not {"low", "high"} <= set(table.columns):
         return pd.Series(True, index=table.index)
     return (table["low"] > 0) | (table["high"] < 0)

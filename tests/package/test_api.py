@@ -214,9 +214,9 @@ def test_a_long_table_is_drawn_with_its_intervals_once_it_is_one_matrix():
     of_table = seesaw.draw_matrix(result.uncertainty)
     svg = "{http://www.w3.org/2000/svg}"
     bold = [e.text for e in ElementTree.fromstring(of_table.svg).iter(f"{svg}text") if e.get("font-weight") == "700"]
-    sure = result.uncertainty[(result.uncertainty["low"] > 0) | (result.uncertainty["high"] < 0)]
+    sure = result.uncertainty[result.uncertainty["significant"]]
     assert 0 < len(sure) < 4
-    assert bold == [f"{value:+.2f}" for value in sure["is"]]
+    assert bold == [f"{value:+.2f}" for value in sure["is_matched"]]
     two = pd.concat([result.uncertainty, result.uncertainty.assign(subject="chef")])
     assert seesaw.draw_matrix(two, subject="nurse") == of_table
     with pytest.raises(seesaw.SeesawError, match=r"choose one with subject=.*nurse, chef"):
