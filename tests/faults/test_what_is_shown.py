@@ -127,7 +127,7 @@ def clean(output: str, word: str) -> None:
 
 @pytest.mark.parametrize("word", [ESCAPES, SCRIPT, HANDLER])
 def test_names_stay_words_on_a_terminal(word, tmp_path, monkeypatch):
-    run = hostile_run(tmp_path, word)
+    run = hostile_run(tmp_path, word, (encoded("PNG"),))  # with a store, or `status` says that there is none
     monkeypatch.setenv("COLUMNS", "200")
     table = hostile_answers(word)
     table = table[table["source_value"] != value_of(word, "b")]  # so that rows are undefined, and told
