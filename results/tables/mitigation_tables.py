@@ -67,12 +67,14 @@ def appendix(cases: Sequence[Case], model: str, strategy: str) -> Sheet:
         row |= {"mitigated": ", ".join(case.mitigated), "chosen": len(case.chosen), "steps": case.steps}
         row |= {"tau_initial": case.trajectory[0].tau, "mitamt": case.tau}
         row |= {"all_mitamt": every.get((case.subject, case.case), math.nan)} if every else {}
-        rows.append(row | {"epsilon": case.epsilon, "outcome": case.outcome, "notes": "; ".join(case.notes)})
+        row |= {"epsilon": case.epsilon, "outcome": case.outcome, "judged": case.judged, "p_reached": case.p_reached}
+        rows.append(row | {"notes": "; ".join(case.notes)})
     headings = {"subject": "Subject", "case": "Case", "priority": "Mitigation priority vector"}
     if len({case.subject for case in mine}) == len(mine):
         del headings["case"]
     headings |= {"mitigated": "Axes mitigated", "chosen": "# of axes", "steps": "# steps", "tau_initial": "Initial tau"}
-    headings |= {"mitamt": "MitAmt", "all_mitamt": "MitAmt of all", "outcome": "Outcome", "notes": "Notes"}
+    headings |= {"mitamt": "MitAmt", "all_mitamt": "MitAmt of all", "outcome": "Outcome"}
+    headings |= {"p_reached": "P(tau <= epsilon)", "judged": "Judged on", "notes": "Notes"}
     mean = {name: _text(*both, percent=name in _PERCENT) for name, both in _figures(mine).items()}
     notes = (
         f"Means over {sum(case.counts for case in mine)} cases: MitAmt {mean['mitamt']}; {mean['steps']} steps for "
@@ -152,7 +154,12 @@ def _sheet(
 
 
 def _common_notes(cases: Sequence[Case]) -> tuple[str, ...]:
-    return (_ERRORS, _SCALE) if any(case.uneven for case in cases) else (_ERRORS,)
+    mine = [case for case in cases if case.counts]
+    shared = sum(case.judged == "shared" for case in mine)
+    judged = f"{len(mine) - shared} of {len(mine)} cases are judged on fresh images, which no decision saw" + (
+        "; the other taus are those of the images that decided, and too low." if shared else "."
+    )
+    return (_ERRORS, *([_SCALE] if any(case.uneven for case in cases) else []), *([judged] if mine else []))
 
 
 def _figures(cases: Sequence[Case]) -> dict[str, tuple[float, float]]:

@@ -56,7 +56,7 @@ def steps_of(
         row |= {f"w_{a}": w for a, w in every.items()}
         row |= {"prompts": [f"A photo of a {subject}, {i}" for i in range(2**step)], "images": None, "alerts": []}
         row |= {"outcome": outcome if step == len(course) - 1 else "", "chosen": json.dumps(chosen), "epsilon": 0.35}
-        row |= {"judged": "fresh", "p_reached": NAN}
+        row |= {"judged": "shared", "p_reached": NAN}
         rows.append(row | more)
     return rows
 
@@ -340,7 +340,7 @@ def test_strategies_are_compared_over_the_cases_that_all_of_them_finished() -> N
 
 
 def test_csv_keeps_the_numbers_and_markdown_and_latex_survive_any_name(tmp_path: Path) -> None:
-    runs = [nurse(subject=s, strategy=of) for of in ("greedy", "all") for s in (HOSTILE, "doctor")]
+    runs = [nurse(subject=s, strategy=of, p_reached=0.9) for of in ("greedy", "all") for s in (HOSTILE, "doctor")]
     cases = built(*runs)
     names = [sheet.name for sheet in sheets(cases)]
     assert names == ["table1", "comparison", "appendix-sd-greedy"]
@@ -359,7 +359,7 @@ def test_csv_keeps_the_numbers_and_markdown_and_latex_survive_any_name(tmp_path:
     assert r"\textless{}b\textgreater{}50\%\_of\textbar{}nurses \& \textasciitilde{}\textbackslash{}co &" in text
     assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\label{tab:", r"\# steps"))
     assert r"0.19 $\pm$ 0.00" in text
-    assert r"\begin{tabular}{lp{0.2\linewidth}llllllll}" in text  # long texts break their lines
+    assert r"\begin{tabular}{lp{0.2\linewidth}llllllllll}" in text  # long texts break their lines
     assert text.isascii()
     assert not re.search(r"(?<!\\)[#%]", text)
     assert sheets([]) == []

@@ -264,6 +264,9 @@ BAD = {
     "strategy: []": "strategy is",
     "mitigator: pn": "mitigator 'pn' is unknown; did you mean 'pm'",
     "max_steps: 0": "max_steps is 0; it must be 1 or more",
+    "max_steps: chose": "max_steps is 'chose'; it must be 1 or more, 'chosen'",
+    "margin: 2": "margin is 2; it must be a number from 0 to 1",
+    "fresh: perhaps": "fresh must be true or false, got 'perhaps'",
     "targets: {gender: [0.5, 0.6]}": "gender",
     "intervention: targt": "did you mean 'target'",
 }

@@ -14,6 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.slow  # starts Ray to resume older runs
 
+JUDGED = ["judged", "p_reached"]  #: columns that 0.1.0 did not write
 #: 0.1.0 computed standard errors and intervals, and what depends on them, in other ways
 ERRORS = ["error", "sure", "se", "low", "high", "is_matched", "p", "q", "significant", "tau_se", "alerts"]
 
@@ -68,4 +69,5 @@ def test_tables_made_again_from_an_older_store_say_what_they_said(seesaw, older)
             assert path.read_bytes() == before, name
         else:  # what 0.1.0 computed by matrix products has other last bits on other processors
             now, then = (pd.read_csv(file).drop(columns=ERRORS, errors="ignore") for file in (path, io.BytesIO(before)))
+            now = now.drop(columns=[column for column in JUDGED if column not in then], errors="ignore")
             pd.testing.assert_frame_equal(now, then, rtol=1e-9)
