@@ -322,7 +322,8 @@ def test_a_mitigation_resumed_from_any_state_goes_the_same_way(to_the_end):
     for problem, state in to_the_end[::40]:
         states = [State()]
         assert solve(observer, [problem], on_step=states.append)[0] == state
-        assert len(states) == 1 + len(state.steps) + len(state.mitigated) + (state.outcome == "no_gain")
+        judged = sum(step.judged == "fresh" for step in state.steps)
+        assert len(states) == 1 + len(state.steps) + len(state.mitigated) + (state.outcome == "no_gain") + judged
         for earlier in states:
             assert solve(observer, [problem], state=earlier)[0] == state
 

@@ -33,7 +33,7 @@ def run(swept, tmp_path) -> Path:
     return tmp_path
 
 
-TABLES = ("answers", "distributions", "matrices", "uncertainty", "withheld", "failures")
+TABLES = ("answers", "distributions", "matrices", "uncertainty", "bias", "means", "withheld", "failures")
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
