@@ -137,7 +137,7 @@ def test_a_file_that_is_no_config_is_refused(content, message, tmp_path, seesaw)
         (["plan", "demo", "images=three"], "images must be at least 1 and at most 100,000 a prompt, got 'three'"),
         (["plan", "demo", "images.initial=0"], "images.initial must be at least 1"),
         (["plan", "demo", "images.inital=64"], "images has no key 'inital'; did you mean 'initial'?"),
-        (["plan", "demo", "images.counterfactual=64"], "48 of the initial prompt and 64 of each counterfactual"),
+        (["plan", "demo", "images.counterfactual=256"], "192 of the initial prompt and 256 of each"),
         (["plan", "demo", "--jsn"], "--json"),
         (["status", "nowhere"], "no run.json"),
         (["report", "nowhere"], "no run.json"),
