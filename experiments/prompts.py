@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from seesaw.experiments.dataset.model import Axis, Counterfactual, Dataset
 from seesaw.results.errors import ConfigError
 
-__all__ = ["Prompt", "compose", "counterfactual_prompts", "initial_prompt", "prompts_of"]
+__all__ = ["Prompt", "compose", "counterfactual_prompts", "initial_prompt", "prompts_of", "sweep_prompts"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,11 @@ def prompts_of(dataset: Dataset, subject: str) -> tuple[Prompt, ...]:
         initial_prompt(dataset, subject),
         *(prompt for axis in dataset.axes for prompt in counterfactual_prompts(dataset, subject, axis)),
     )
+
+
+def sweep_prompts(dataset: Dataset) -> list[Prompt]:
+    """The prompts of a sweep: those of every subject, in the dataset's order."""
+    return [prompt for subject in dataset.subjects for prompt in prompts_of(dataset, subject)]
 
 
 def compose(dataset: Dataset, subject: str, stated: Mapping[str, str]) -> str:

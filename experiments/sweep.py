@@ -9,7 +9,7 @@ import pandas as pd
 from seesaw.experiments.dataset.model import Dataset
 from seesaw.experiments.images import Images
 from seesaw.experiments.lab import Lab, Observations, all_of, observe_each
-from seesaw.experiments.prompts import prompts_of
+from seesaw.experiments.prompts import sweep_prompts
 from seesaw.results.tables.schemas import WITHHELD
 
 __all__ = ["sweep", "withheld_images"]
@@ -20,12 +20,9 @@ async def sweep(lab: Lab, dataset: Dataset, models: Sequence[str], images: Image
 
     Raises what the Lab raises, after all that was in flight has ended.
     """
-
-    async def one(model: str) -> list[Observations]:
-        prompts = [prompt for subject in dataset.subjects for prompt in prompts_of(dataset, subject)]
-        return await observe_each(lab, model, [(prompt, images.of(prompt)) for prompt in prompts])
-
-    return dict(zip(models, await all_of(map(one, models)), strict=True))
+    requests = [(prompt, images.of(prompt)) for prompt in sweep_prompts(dataset)]
+    observed = await all_of(observe_each(lab, model, requests) for model in models)
+    return dict(zip(models, observed, strict=True))
 
 
 def withheld_images(observed: Mapping[str, Sequence[Observations]]) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from seesaw.experiments.prompts import Prompt, prompts_of
+from seesaw.experiments.prompts import Prompt, sweep_prompts
 from seesaw.results.store.costs import read_costs
 from seesaw.results.store.identity import BATCH, batch_key, batch_size, image_key, image_seed
 from seesaw.results.store.store import Store
@@ -132,9 +132,8 @@ class Plan:
 
 
 def all_batches(experiment: Experiment, model: ResolvedModel[ModelConfig]) -> Iterator[Batch]:
-    for subject in experiment.dataset.subjects:
-        for prompt in prompts_of(experiment.dataset, subject):
-            yield from batches_of(experiment, model, prompt, experiment.images.of(prompt))
+    for prompt in sweep_prompts(experiment.dataset):
+        yield from batches_of(experiment, model, prompt, experiment.images.of(prompt))
 
 
 def all_answered(experiment: Experiment, store: Store) -> bool:

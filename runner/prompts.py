@@ -17,7 +17,7 @@ from rich.table import Table
 
 from seesaw.actors.engines import PromptLength
 from seesaw.experiments.dataset.model import Axis
-from seesaw.experiments.prompts import Prompt, compose, prompts_of
+from seesaw.experiments.prompts import compose, sweep_prompts
 from seesaw.results.errors import ConfigError, SeesawError
 from seesaw.results.secrets import first_line
 from seesaw.runner.display.streams import say
@@ -31,7 +31,6 @@ __all__ = [
     "prompt_lengths",
     "prompt_notes",
     "show_prompts",
-    "sweep_prompts",
     "texts_sent",
 ]
 
@@ -51,18 +50,13 @@ _FOREIGN = re.compile(
 )
 
 
-def sweep_prompts(experiment: Experiment) -> list[Prompt]:
-    """The prompts of a sweep: every subject's initial one and all counterfactuals."""
-    return [prompt for subject in experiment.dataset.subjects for prompt in prompts_of(experiment.dataset, subject)]
-
-
 def texts_sent(experiment: Experiment, stated: int) -> list[str]:
     """The texts of a command whose prompts state up to `stated` axes, each once.
 
     Of those that state two or more, which ones are sent is decided on the way. So there is one for each subject, the
     longest: if that can be read, the others can.
     """
-    texts = [prompt.text for prompt in sweep_prompts(experiment)]
+    texts = [prompt.text for prompt in sweep_prompts(experiment.dataset)]
     if stated > 1:
         texts += [_longest(experiment, subject, stated) for subject in experiment.dataset.subjects]
     return list(dict.fromkeys(texts))
@@ -177,7 +171,7 @@ def show_prompts(experiment: Experiment, as_json: bool, file: Path | None) -> li
 
     Raises ConfigError, once all is listed, if a prompt is too long.
     """
-    prompts = sweep_prompts(experiment)
+    prompts = sweep_prompts(experiment.dataset)
     texts = [prompt.text for prompt in prompts]
     lengths = prompt_lengths(experiment, texts)
     rows = [
@@ -196,11 +190,12 @@ def show_prompts(experiment: Experiment, as_json: bool, file: Path | None) -> li
             say(json.dumps({"event": "prompt", **dict(zip(_COLUMNS, columns, strict=True)), "tokens": tokens}))
     elif file is not None:
         cells = [[*columns, *_cells(lengths, by_model)] for *columns, by_model in rows]
-        import pandas as pd  # not needed by what plans, and a third of a second to import
+        import pyarrow as pa  # not needed by what plans
 
-        from seesaw.results.tables.write import csv_of
+        from seesaw.results.tables.write import write_csv
 
-        file.write_text(csv_of(pd.DataFrame(cells, columns=[*_COLUMNS, *lengths])), encoding="utf-8")
+        by_column = [pa.array(column, pa.string()) for column in zip(*cells, strict=True)]
+        write_csv(file, pa.table(by_column, names=[*_COLUMNS, *lengths]))
     else:
         _print(rows, lengths)
     return [*foreign_syntax(texts), *length_notes(texts, lengths)]

@@ -156,8 +156,9 @@ class Store:
         Anything else of that name, a folder or a FIFO among them, is moved to `damaged/`: it came after this store was
         listed, and no fault of the batch. Raises StoreError if it comes back each time.
         """
+        content = serialise(table, name)
         for _ in range(COMMITS):
-            if self.commit(name, table):
+            if self.put(name, content):
                 return table
             try:
                 stored = self.read(name)
@@ -286,7 +287,7 @@ class Store:
             elif is_unfinished(name):
                 problem = StoreProblem(name, "temporary", "a write that was never finished; it counts nowhere")
             else:
-                problem = StoreProblem(name, "foreign", "not written by Seesaw; it counts nowhere")
+                problem = _foreign(name)
             yield name, problem
 
     def names(self, folder: str) -> set[str]:
@@ -338,13 +339,13 @@ class Store:
             if info.base_name not in own:
                 yield (
                     info.base_name,
-                    StoreProblem(info.base_name, "foreign", "not written by Seesaw; it counts nowhere"),
+                    _foreign(info.base_name),
                 )
         for kind in ("images", "answers"):
             for info in self.entries(kind):
                 if info.type != fs.FileType.Directory:
                     name = f"{kind}/{info.base_name}"
-                    yield name, StoreProblem(name, "foreign", "not written by Seesaw; it counts nowhere")
+                    yield name, _foreign(name)
         for folder in self.folders():
             if others := self._others(folder):
                 message = f"one of several folders of the same model: {', '.join(others)}; a run reads one of them"
@@ -432,6 +433,10 @@ class Store:
             if translated is error:
                 raise
             raise translated from error
+
+
+def _foreign(name: str) -> StoreProblem:
+    return StoreProblem(name, "foreign", "not written by Seesaw; it counts nowhere")
 
 
 def problem_in(name: str, content: bytes) -> StoreProblem | None:

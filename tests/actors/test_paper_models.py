@@ -52,15 +52,6 @@ PAPER: dict[str, tuple[str, dict[str, Any]]] = {
 PROMPT = "A photo of a nurse"
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory) -> Path:
-    """A folder with a tiny pipeline of every model."""
-    root = tmp_path_factory.mktemp("tiny")
-    for name in tiny.BUILDERS:
-        tiny.save(name, root / name)
-    return root
-
-
 def settings_of(name: str, root: Path, **other: object) -> dict[str, Any]:
     """The settings of configs/models/NAME.yaml with local paths in place of repositories, and `other`."""
     settings = load_named(ModelConfig, "models", name, []).settings

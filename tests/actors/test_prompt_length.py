@@ -8,7 +8,6 @@ import pytest
 from seesaw.actors.diffusers_engine import DiffusersEngine
 from seesaw.actors.engines import PromptLength
 from seesaw.results.errors import ConfigError
-from tests.actors import tiny
 
 # diffusers warns of what it and torch are about to drop; that is theirs to mend
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -17,14 +16,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 SHORT = "A photo of a nurse"
 LETTERS = "photo of a nurse " + "ab " * 40  # more than 77 tokens of CLIP, fewer than 256 of T5
 BOOK = "photo of a nurse " + "ab " * 300
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("tiny")
-    for name in tiny.BUILDERS:
-        tiny.save(name, root / name)
-    return root
 
 
 def settings(root: Path, name: str, **more: object) -> dict[str, object]:
