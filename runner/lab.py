@@ -151,18 +151,22 @@ class FleetLab:
             by_model.setdefault(model, []).append(cell)
         return by_model
 
-    def note_losses(self) -> None:
+    async def note_losses(self) -> None:
         """Note what others did to the store meanwhile: shards that are gone, and things that were moved aside."""
-        experiment, seen = self._experiment, self._image_shards | self._answer_shards
-        folders = {experiment.vlm.folder, *(model.folder for model in experiment.models)}
-        gone = {name for folder in folders for name in self._store.gone(folder, seen)}
+        gone, quarantined = await self._fleet.wait_for_store(self._losses)
         if gone:
             self._events.note(
                 f"{len(gone)} shards were removed from the store during this run, {named(sorted(gone))} among them; "
                 "the tables count them, and the same command makes them again"
             )
-        if moved := self._store.quarantined() - self._quarantined:
+        if moved := quarantined - self._quarantined:
             self._events.note(f"{len(moved)} things that were no sound shards were moved aside: {named(sorted(moved))}")
+
+    def _losses(self) -> tuple[set[str], set[str]]:
+        """The names of shards that this Lab has seen and that are gone, and of all that was ever moved aside."""
+        experiment, seen = self._experiment, self._image_shards | self._answer_shards
+        folders = {experiment.vlm.folder, *(model.folder for model in experiment.models)}
+        return {name for folder in folders for name in self._store.gone(folder, seen)}, self._store.quarantined()
 
     def _update_backlog(self, batch: Batch) -> None:
         """Tell the fleet what a batch still needs, as far as is known."""

@@ -238,7 +238,7 @@ async def _observe(
             lab = FleetLab(experiment, store, fleet, events)
             await observe(lab, events)
             await fleet.report_metrics()
-            lab.note_losses()
+            await lab.note_losses()
             events.withheld(withheld_images(lab.withheld()))
         except asyncio.CancelledError:
             at_once = Interrupted("stopped at once; the same command goes on where this one was")

@@ -63,8 +63,10 @@ class MitigateJob:
     @property
     def stated(self) -> int:
         """Of prompt modification; the prompts of a user's own mitigator are known once it asks for them."""
-        axes = len(self.experiment.dataset.axes)
-        return min(self.experiment.config.max_steps or axes, axes) if self.experiment.config.mitigator == "pm" else 1
+        if self.experiment.config.mitigator != "pm":
+            return 1
+        most = max((self._problem(assignment).most for assignment in self._assignments), default=1)
+        return int(min(most, len(self.experiment.dataset.axes)))
 
     def identity(self) -> Mapping[str, Any]:
         config = self.experiment.config
@@ -94,14 +96,24 @@ class MitigateJob:
             + (", priorities drawn as the paper did" if drawn else "")
         )
 
+    def _problem(self, assignment: Assignment) -> Problem:
+        return Problem(
+            assignment.model,
+            assignment.subject,
+            assignment.priority,
+            assignment.epsilon,
+            self._max_steps,
+            self.experiment.config.fresh,
+            self._margin,
+        )
+
     def mitigations(self, lab: Lab) -> list[Mitigation]:
         """Every assignment by every strategy, over `lab`."""
         observers = {key: PromptSetObserver(lab, mitigator) for key, mitigator in self._mitigators.items()}
-        how = self._max_steps, self.experiment.config.fresh, self._margin
         return [
             Mitigation(
                 assignment.name,
-                Problem(assignment.model, assignment.subject, assignment.priority, assignment.epsilon, *how),
+                self._problem(assignment),
                 strategy,
                 observers[_targets_key(assignment)],
             )

@@ -102,6 +102,9 @@ def test_what_a_mitigation_may_compose_is_counted_too(config):
     with pytest.raises(ConfigError, match=r"1 of 28 prompts have more:\n.*african american"):
         prompt_notes(job.experiment, job.stated)
     assert MitigateJob(load_experiment(path, ["max_steps=1"])).stated == 1
+    chosen = ["max_steps=chosen", "priorities={gender: 0.5, age: 0.3, emotion: 0.2}"]
+    assert MitigateJob(load_experiment(path, chosen)).stated == 3
+    assert MitigateJob(load_experiment(path, ["max_steps=null"])).stated == 8
 
 
 def test_the_shipped_subjects_fit_the_embedded_model_with_every_axis_stated(config):
